@@ -38,7 +38,7 @@ def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> WebSess
     bundle.mkdir()
     monkeypatch.setattr(web_app, "BUNDLE", bundle)
     made = WebSessions(_unused, tmp_path / "web.json", now)
-    made.front.port = 4711
+    made.app.port = 4711
     return made
 
 
@@ -68,9 +68,7 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
     note = tmp_path / "web.json"
     note.mkdir()
     page = opened.exchange(opened.link(()).code)
-    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"], (
-        "the draft could not replace a directory and was removed"
-    )
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"], "no draft is left"
     note.rmdir()
     now.time += 600.0
     opened._use()

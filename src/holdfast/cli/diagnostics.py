@@ -15,8 +15,8 @@ from holdfast import __version__
 from holdfast.cli.common import Failure, sentences, server_options, where_options
 from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
 from holdfast.cli.server_connection import ServerConnection
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import ServerLocation, locate, secure_directory
 from holdfast.client.server_check import VersionMismatch
 from holdfast.client.terminal_text import harmless
@@ -299,5 +299,5 @@ async def _prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> str:
     configuration = configuration_for(cwd, data_dir)
     skills = look_for_skills(configuration, os.environ)
     lookout = lookout_for(configuration.locations.directory, configuration.current, os.environ, skills.notes)
-    place = await lookout.look(SessionId(""))
+    place = await lookout.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

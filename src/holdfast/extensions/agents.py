@@ -163,7 +163,7 @@ class Agents(Looking[FoundAgents]):
         """Return the agents for clients."""
         return tuple(self._note(agent) for agent in self.current.usable)
 
-    def crew(self, kind: str, tools: Tools) -> SubagentType | None:
+    def subagent_type(self, kind: str, tools: Tools) -> SubagentType | None:
         """Return the tools, model and prompt of an agent, or None if there is no such agent. An untrusted one is
         read-only.
         """

@@ -237,7 +237,7 @@ class WorkspaceServices:
         assert models is not None
         web = WebFetch(house.web)
         tools = AllTools(self.tools, self.extensions.tools)
-        crews = {
+        subagent_types = {
             "task": SubagentType(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": SubagentType(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
@@ -247,9 +247,9 @@ class WorkspaceServices:
             house.ledger,
             models,
             house.tools or tools,
-            settings_now=self._engine_settings,
-            tap=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
-            lookout=lookout_for(
+            current_settings=self._engine_settings,
+            wrap_outlet=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
+            context_loader=lookout_for(
                 self.record.path,
                 lambda: self.configuration.settings,
                 os.environ,
@@ -257,16 +257,16 @@ class WorkspaceServices:
                 self.extensions.look,
                 self.scan.current,
             ),
-            crews=crews,
+            subagent_types=subagent_types,
             judge=lambda _: judge,
             environment=self.environment,
-            farewell=self.jobs.end_run,
-            fault_of=self.jobs.fault_of,
-            settled=self.extensions.settled,
+            cleanup=self.jobs.end_run,
+            completion_error=self.jobs.fault_of,
+            extensions_ready=self.extensions.settled,
             hooks=self.extensions.hooks,
-            allows=self._allows,
+            rules_allow=self._allows,
             named_model=None if self.choice is None else self.choice.named,
-            find_crew=lambda kind: self.extensions.agents.crew(kind, tools),
+            find_subagent_type=lambda kind: self.extensions.agents.subagent_type(kind, tools),
         )
 
     def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
@@ -321,7 +321,7 @@ class WorkspaceServices:
             "config files": _existing(source.path for source in self.configuration.locations.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
             "providers": sorted(settings.providers),
-            "language servers": self.extensions.lsp.facts(),
+            "language servers": self.extensions.lsp.status_lines(),
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],
