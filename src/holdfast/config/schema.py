@@ -113,7 +113,7 @@ DESCRIPTIONS: dict[str, str] = {
     "Options.notifications": "The kind of notification when a run waits for an answer or has ended.",
     "Options.sandbox": '"workspace" prevents commands from writing outside the workspace.',
     "Options.sandbox_network": "Whether sandboxed commands can access the network.",
-    "Options.ask_timeout": "Seconds that an approval or a question waits while no client is attached; then it is denied.",
+    "Options.ask_timeout": "Seconds that an approval or a question waits without a client; then it is denied.",
     "Options.job_linger": "Seconds for which background jobs keep a workspace open without a client.",
     "Options.max_steps": "The maximum number of steps of a run; 0 for no limit.",
     "Options.max_minutes": "The maximum duration of a run in minutes; 0 for no limit.",
