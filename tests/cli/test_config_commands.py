@@ -84,7 +84,7 @@ def test_get(place: Commands) -> None:
         ("mcp.none", "mcp.none is not set"),
         ("models.large.temperature", "is not set"),
         ("a b", "A key is a path"),
-        ("options.max_steps.x", "not a key"),
+        ("options.max_steps.x", "not a known key"),
     ],
 )
 def test_get_what_is_not_there(place: Commands, key: str, says: str) -> None:
@@ -143,7 +143,7 @@ def test_check_names_everything_that_is_wrong(place: Commands) -> None:
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"error: {place.user_file}:2: options.max_steps: expected a whole number")
-    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a key")
+    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a known key")
     assert lines[2].startswith(f"error: {place.project_file}:1: this is not TOML")
     assert "NOT_THERE is not set" in lines[3]
     assert len(lines) == 4, "a command is not run for a check"
