@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.testing.gates import start
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import find_program, running, spawn, splitted
+from holdfast.workspace.process.child_process import find_program, run_child, spawn, split_records
 from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
 WAYS = ("git", "own", "rg")
@@ -298,8 +298,8 @@ async def test_git_runs_nothing_that_a_repository_names(tmp_path: Path) -> None:
 
 async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
     script = r"printf 'a\nbb'; printf 'c\n'; head -c 3000000 /dev/zero | tr '\0' x; printf '\nend\nlast'"
-    async with running(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
-        records = [record async for record in splitted(child.child.stdout, b"\n")]
+    async with run_child(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
+        records = [record async for record in split_records(child.child.stdout, b"\n")]
         assert await child.end() == (0, "")
     assert records[:2] == [b"a", b"bbc"]
     assert records[-2:] == [b"end", b"last"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.child_process import Child, find_program, running
+from holdfast.workspace.process.child_process import Child, find_program, run_child
 from holdfast.workspace.search import search
 from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
@@ -25,21 +25,21 @@ class Played:
     def __init__(self, stdout: bytes, stderr: bytes, code: int | None) -> None:
         self.stdout, self.stderr = self.reader(), asyncio.StreamReader()
         self.was_killed = False
-        self._ended = asyncio.Event()
+        self._handle_end = asyncio.Event()
         self._code = code
         for stream, data in ((self.stdout, stdout), (self.stderr, stderr)):
             stream.feed_data(data)
             if code is not None:
                 stream.feed_eof()
         if code is not None:
-            self._ended.set()
+            self._handle_end.set()
 
     def kill(self) -> None:
         self.was_killed = True
-        self._ended.set()
+        self._handle_end.set()
 
     async def wait(self) -> int:
-        await self._ended.wait()
+        await self._handle_end.wait()
         return 137 if self._code is None else self._code
 
 
@@ -203,7 +203,7 @@ async def test_a_file_that_is_named_is_searched_although_it_is_ignored(root: Pat
 
 async def test_complaints_are_bounded(root: Path) -> None:
     stage = Stage(root, (b"", b"x" * 100_000, 2))
-    async with running(stage._start, ["rg"], str(root), stage.environment) as child:
+    async with run_child(stage._start, ["rg"], str(root), stage.environment) as child:
         code, complaint = await child.end()
     assert (code, len(complaint)) == (2, 8_192)
 

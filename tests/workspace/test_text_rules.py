@@ -266,30 +266,30 @@ def test_an_excerpt_has_a_few_lines_around_the_change() -> None:
 
 def test_output_is_bounded_exactly() -> None:
     for size, is_whole in ((8, True), (9, False)):
-        kept = Output(held=4)
+        kept = Output(limit=4)
         for place in range(size):
             assert kept.feed(str(place).encode()) == str(place)
         assert (kept.is_whole, kept.size) == (is_whole, size)
-        assert kept.shown(8).startswith("0123")
-        assert kept.shown(8).endswith("4567" if is_whole else "5678")
+        assert kept.excerpt(8).startswith("0123")
+        assert kept.excerpt(8).endswith("4567" if is_whole else "5678")
     assert shorten("abcd", 4) == "abcd"
     assert shorten("abcde", 4) == "ab\n\n... [1 lines truncated] ...\n\nde"
     assert shorten("a\n\n\n\nb", 2) == "a\n\n... [4 lines truncated] ...\n\nb"
-    lines = Output(held=2)
+    lines = Output(limit=2)
     lines.feed(b"a\n" + b"\n" * 10 + b"b\n")
-    assert lines.shown(4) == "a\n\n\n... [10 lines truncated] ...\n\nb\n"
+    assert lines.excerpt(4) == "a\n\n\n... [10 lines truncated] ...\n\nb\n"
     cut = Output()
     cut.feed(b"\xe2\x82")
-    assert (cut.held, cut.finish(), cut.finish(), cut.held) == ("", "\ufffd", "", "\ufffd")
+    assert (cut.buffered, cut.finish(), cut.finish(), cut.buffered) == ("", "\ufffd", "", "\ufffd")
 
 
 def test_small_pieces_are_joined_without_a_loss() -> None:
-    kept = Output(held=3_000)
+    kept = Output(limit=3_000)
     text = "".join(chr(97 + number % 26) for number in range(9_001))
     for character in text:
         kept.feed(character.encode())
-    assert kept.shown(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
-    assert (output.SHOWN, Output()._held) == (30_000, 65_536)
+    assert kept.excerpt(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
+    assert (output.MAX_SHOWN, Output()._limit) == (30_000, 65_536)
 
 
 # Environments
@@ -329,7 +329,7 @@ def check_environments() -> None:
 def test_environments() -> None:
     check_environments()
     assert_every_clause_decides(
-        [command_environment, shell_call._may_pass, shell_call._from_the_top], check_environments
+        [command_environment, shell_call._is_passed_on, shell_call._absolute_entries], check_environments
     )
 
 

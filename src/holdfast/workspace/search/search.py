@@ -25,7 +25,7 @@ from holdfast.workspace.files.file_paths import glob_regex
 from holdfast.workspace.files.ignore_files import AGENT_IGNORE_FILES, GENERATED_NAMES, IgnoreRules
 from holdfast.workspace.files.open_files import open_beneath, open_directory, replaced_error, status_beneath, stream_of
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import Spawn, find_program, running, spawn, splitted
+from holdfast.workspace.process.child_process import Spawn, find_program, run_child, spawn, split_records
 from holdfast.workspace.search.fallback_scan import ScanRequest
 
 __all__ = [
@@ -283,8 +283,8 @@ class Searcher:
     ) -> AsyncGenerator[Match, None]:
         seen = False
         try:
-            async with running(self._start, way.arguments, where.folder, way.environment) as child:
-                pieces = splitted(child.child.stdout, b"\0" if read is None else b"\n")
+            async with run_child(self._start, way.arguments, where.folder, way.environment) as child:
+                pieces = split_records(child.child.stdout, b"\0" if read is None else b"\n")
                 async with aclosing(pieces if read is None else _mended(pieces, where.folder)) as records:
                     async for record in records:
                         match = _file(record) if read is None else read(record, way.separator)
