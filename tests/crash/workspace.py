@@ -242,7 +242,7 @@ class Stage:
             SystemClock(),
             counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
-            crews={"task": SubagentType(FixedTools(self._tools()))},
+            subagent_types={"task": SubagentType(FixedTools(self._tools()))},
             judge=lambda _path: self._judge,
         )
         self._workspace = await open_workspace(str(path), parts)
@@ -280,14 +280,14 @@ class Stage:
         async def put(operations: tuple[Operation, ...]) -> None:
             assert isinstance(await engine.recorder.put(*operations), Receipt)
 
-        versions = await engine.kit.ledger.files(record.id, session)
+        versions = await engine.run_context.ledger.files(record.id, session)
         report = await undo(
             UndoAsk(session_id=session),
             versions,
             root=record.path,
             record=put,
-            now_ms=engine.outside.clock.now_ms,
-            new_id=engine.outside.new_id,
+            now_ms=engine.clock.now_ms,
+            new_id=engine.new_id,
         )
         for file in report.files:
             self.diary.note("undone", Path(file.path).name)
@@ -329,7 +329,7 @@ class Stage:
 
     async def quiet(self, *sessions: SessionId) -> None:
         for session in sessions:
-            await self.workspace.engine.until_quiet(session)
+            await self.workspace.engine.wait_until_idle(session)
 
     async def _wait_at(self, name: str, *, is_stiff: bool) -> None:
         """A stiff one that is cancelled takes its time, until the gate `NAME-gone` is opened."""

@@ -144,13 +144,13 @@ async def test_what_front_matter_names_in_vain_is_told() -> None:
         critic = written(stage.settings.parent / "agents/critic.md", *front, "Be strict.")
         done = await stage.call("run", "/review")
         assert done.out.strip() == "All is well."
-        assert "local/big is asked instead." in done.err
+        assert "local/big is used instead." in done.err
         messages = asks(stage.provider)[-1].json["messages"]
         assert isinstance(messages, list)
         result = text(messages[-1])
         assert result.startswith("Looked.")
         assert "There is no model gone." in result
-        assert result.endswith("local/big is asked instead.)")
+        assert result.endswith("local/big is used instead.)")
         below = written(stage.settings.parent / "agents/aside.md", "---", "name: critic", "description: y", "---", "z")
         health = json.loads((await stage.call("doctor", "--json")).out)
         found = [item for item in health["findings"] if item["area"] in ("commands", "agents")]

@@ -13,7 +13,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
-from holdfast.domain.tools import TOOLS, UNASKED, Errand, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import TOOLS, UNASKED, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
@@ -383,14 +383,14 @@ def test_a_title_that_cannot_be_stored_is_nobodys_trouble() -> None:
 def test_sub_agents_get_no_titles() -> None:
     async def scene() -> None:
         async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            return ToolOutcome(await context.send(Errand("look", "Its own title")))
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "Its own title")))
 
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
         large = ScriptedModel([Step((Call("agent"),)), DONE, DONE], info=ModelInfo("test", "m"))
         world = await World.open(
             FixedModels(large, small), tools=[SimpleTool("agent", send)], settings=EngineSettings(titles=True)
         )
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools()))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         await world.prompt("go", "r1")
         await world.quiet()
         await virtual_seconds(10)

@@ -412,7 +412,7 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
                 await asks.grant(ask.id, "allow_session")
             for batch in asks.questions:
                 await asks.dismiss(batch.id)
-            await world.workspace.engine.until_quiet(session)
+            await world.workspace.engine.wait_until_idle(session)
             assert run.run_id in scene.ran
         await world.close()
 

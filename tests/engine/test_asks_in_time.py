@@ -74,11 +74,11 @@ VERDICTS = tuple(
 def test_every_combination_of_what_decides(granted: str) -> None:
     async def scene() -> None:
         world = await opened()
+        engine = world.workspace.engine
         other = (await world.workspace.sessions.create()).id
         seen = set()
         for verdict, (interactive, yolo, skips, insists) in product(VERDICTS, FLAGS):
-            asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
-            asks.bind(world.workspace.engine.recorder)
+            asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
             if granted:
                 await grant(asks, other if granted == "another session" else world.session, granted)
             asks.judge = lambda _, verdict=verdict: verdict  # type: ignore[misc]
@@ -122,8 +122,8 @@ def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_
 
     async def scene() -> None:
         world = await opened()
-        asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
-        asks.bind(world.workspace.engine.recorder)
+        engine = world.workspace.engine
+        asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
         child = (await world.workspace.sessions.create(parent=world.session)).id
         below = (await world.workspace.sessions.create(parent=child)).id

@@ -21,7 +21,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
-from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.tools import Permit, ToolOutcome
 from holdfast.engine import history_repair, recovery, run_end, system_prompt, tool_calls
@@ -269,27 +269,27 @@ def check_answers() -> None:
 
 
 def check_instructions() -> None:
-    plain = Surroundings("/p")
-    full = Surroundings(
+    plain = ProjectContext("/p")
+    full = ProjectContext(
         "/p", "linux", "today", GitState("main", "0123456789abcdef"),
         (ContextFile("A.md", " be kind \n"), ContextFile("B.md", "b", 7)), ("note",), "Made-by: x",
     )  # fmt: skip
     files = '<file path="A.md">\nbe kind\n</file>\n\n<file path="B.md">\nb\n[7 more characters: read the file if you'
-    told, helper, crew = (
+    told, helper, subagent_type = (
         system_prompt.system_prompt(full),
         system_prompt.helper_instructions(full),
         system_prompt.helper_instructions(full, prompt=" Look. "),
     )
-    for words in (told, crew):
+    for words in (told, subagent_type):
         assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
     assert told.index(files) < told.index("\n\nnote\n\n") < told.index("# Where you are")
-    assert "note" not in crew
-    assert crew.startswith("Look.\n\n# How people work here")
+    assert "note" not in subagent_type
+    assert subagent_type.startswith("Look.\n\n# How people work here")
     assert "be kind" not in helper
     assert helper.startswith(text("task.md").strip())
     assert system_prompt.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
     facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
-    for words in (told, helper, crew):
+    for words in (told, helper, subagent_type):
         assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
     short = system_prompt.system_prompt(plain)
     assert short.endswith("# Where you are\n\nDirectory: /p\nThe directory is not in a git repository.\n")
@@ -299,7 +299,7 @@ def check_instructions() -> None:
         (GitState("", "0123456789abcdef"), "Git: detached HEAD, commit 0123456789ab (when the session began)"),
         (GitState(), "The directory is in a git repository; its branch is not known."),
     ]:
-        assert system_prompt.system_prompt(Surroundings("/p", git=git)).endswith(f"Directory: /p\n{line}\n")
+        assert system_prompt.system_prompt(ProjectContext("/p", git=git)).endswith(f"Directory: /p\n{line}\n")
 
 
 def check_git_notes() -> None:

@@ -296,7 +296,7 @@ def test_notices_name_their_run() -> None:
         assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", world.session)}
         assert (notices[-1].session_id, notices[-1].session_title) == (world.session, "Test")
         assert all(notice.error for notice in notices[:-1])
-        assert "a/b is gone. test/plain is asked instead." in notices[0].error
+        assert "a/b is gone. test/plain is used instead." in notices[0].error
         assert "in 1 s (1 of 5)" in notices[1].error
         await world.close()
 

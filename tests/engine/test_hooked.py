@@ -302,7 +302,7 @@ async def test_a_brief_outlives_the_server() -> None:
     await world.close()
     again = ScriptedModel([DONE])
     later = await World.open(again, ledger=world.ledger, ids="later")
-    await later.workspace.engine.until_quiet(world.session)
+    await later.workspace.engine.wait_until_idle(world.session)
     assert text_of(again.requests[0].messages[-1]).endswith("all of x")
 
 
@@ -319,7 +319,7 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
         usual,
         tools=[recording(seen)],
         judge=lambda _: lambda _: Verdict("ask"),
-        allows=lambda rules, permit: permit.tool in rules,
+        rules_allow=lambda rules, permit: permit.tool in rules,
         named_model=named,
     )
     prompt = Prompt(world.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
@@ -344,4 +344,4 @@ async def test_a_model_that_cannot_be_had_gives_way_and_that_is_told() -> None:
     assert world.end_of("r1").text == "done"
     (notice,) = [notice for notice in world.notices() if notice.type == "fallback"]
     assert (notice.run_id, notice.session_id) == ("r1", world.session)
-    assert notice.error == "There is no model gone. demo/scripted is asked instead."
+    assert notice.error == "There is no model gone. demo/scripted is used instead."

@@ -31,7 +31,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
-from holdfast.domain.tools import Errand, Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
@@ -124,7 +124,7 @@ class Life:
             SimpleTool("agent", self._send, is_parallel=True),
         ]
         world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
         world.workspace.approvals.judge = lambda _: Verdict("ask")
         return world
 
@@ -228,7 +228,7 @@ class Life:
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         self.acted.add(context.tool_call_id)
-        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+        return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
 
 def ends_in(bodies: Sequence[bytes]) -> list[RunComplete]:
@@ -281,7 +281,7 @@ async def life(dice: random.Random) -> Counter[str]:
     third = await lived.open("third")
     assert third.workspace.recovered.ends == ()
     assert third.workspace.recovered.withdrawn == ()
-    await third.workspace.engine.until_quiet(first.session)
+    await third.workspace.engine.wait_until_idle(first.session)
     last = await stored(third)
     assert all(run.outcome for run in last.runs.values())
     order = [end.run_id for end in ends_in(last.bodies) if end.run_id in after.waiting]

@@ -130,8 +130,8 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     hours = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=7200.0, longest=7200.0))
     model = ScriptedModel([failing("busy", "half an"), Step((Say("never"),))])
     world = await World.open(model, settings=hours)
-    bell = Bell(world.workspace.engine.outside.outlet)
-    world.workspace.engine.outside = msgspec.structs.replace(world.workspace.engine.outside, outlet=bell)
+    bell = Bell(world.workspace.engine.outlet)
+    world.workspace.engine.outlet = bell
     await world.prompt("go", "r1")
     await bell.rang.wait()
     await world.cancel()

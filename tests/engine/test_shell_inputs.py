@@ -11,7 +11,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Accept, Cancel, Lane, Refuse, Shutdown
+from holdfast.engine.lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
@@ -33,12 +33,12 @@ async def test_tell_is_synchronous_and_answers_a_refusal() -> None:
     engine = world.workspace.engine
     await world.prompt("one", "r1")
     await model.before.reached.wait()
-    assert engine.tell(world.session, Cancel()) is None
-    assert engine.lane(world.session).phase == "cancelling"
-    task = engine._lives[RunId("r1")].task
+    assert engine.dispatch(world.session, Cancel()) is None
+    assert engine.lane(world.session).head == Head(RunId("r1"), "cancelling", "cancel")
+    task = engine._active[RunId("r1")].task
     assert task.cancelling() == 1, "the task is told at once"
-    engine.tell(world.session, Shutdown())
-    refusal = engine.tell(world.session, Accept(RunId("x"), "queue"))
+    engine.dispatch(world.session, Shutdown())
+    refusal = engine.dispatch(world.session, Accept(RunId("x"), "queue"))
     assert isinstance(refusal, Refuse)
     await world.quiet()
 
@@ -142,7 +142,7 @@ async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
     await stopping
     # Another server takes over from what is on disk at this very moment.
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     assert {run: (await again.run(run)).outcome for run in ("r1", "r2")} == {"r1": "cancelled", "r2": "cancelled"}
     assert model.requests == []
 
@@ -239,7 +239,7 @@ def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
         with pytest.raises(StorageUnavailable, match="being stopped"):
             await world.cancel()
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.25)
-        assert world.workspace.engine.lane(world.session).phase in ("cancelling", None)
+        assert world.workspace.engine.lane(world.session).head in (Head(RunId("r1"), "cancelling", "cancel"), None)
         waiting = start(world.prompt("two", "r2"))
         await settle_down()
         ledger.gate.open()
@@ -365,7 +365,7 @@ async def test_an_interrupt_refused_while_closing_stops_nobody() -> None:
         await asking
     await closing
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     assert (await again.run("r2")).outcome == "completed"
 
 

@@ -24,13 +24,15 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     model.before.shut()
     tapes: list[Tape] = []
 
-    def tap(outlet: Outlet) -> Outlet:
+    def wrap_outlet(outlet: Outlet) -> Outlet:
         tapes.append(Tape(outlet))
         return tapes[0]
 
     ledger = SqliteLedger(data_dir)
     settings = EngineSettings(titles=False, retry_first=30.0, retry_longest=30.0)
-    workspace = await open_workspace(project, WorkspaceParts(ledger, FixedModels(model), settings=settings, tap=tap))
+    workspace = await open_workspace(
+        project, WorkspaceParts(ledger, FixedModels(model), settings=settings, wrap_outlet=wrap_outlet)
+    )
     session = (await workspace.sessions.create()).id
     await workspace.inputs.submit(Prompt(session, "one", run_id=RunId("r1")))
     await model.before.reached.wait()
@@ -46,7 +48,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     notices = [event.change.object.type for _, event in tapes[0].events if isinstance(event, AgentEvent)]
     make_room()
     await workspace.inputs.submit(Prompt(session, "three", run_id=RunId("r3")))
-    await workspace.engine.until_quiet(session)
+    await workspace.engine.wait_until_idle(session)
     log = [decode_event(body) for _, body in await ledger.events_after(workspace.record.id, 0, 10_000)]
     ends = [event.change.object for event in log if isinstance(event, RunCompleteEvent)]
     await workspace.close()

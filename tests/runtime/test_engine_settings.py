@@ -85,8 +85,8 @@ async def test_what_a_model_is_told_follows_the_settings(tmp_path: Path, style: 
         asked.append("notes")
         return ("a note of an extension",)
 
-    lookout = lookout_for(str(tmp_path / "project"), lambda: settings, {"HOME": str(tmp_path)}, notes, first)
-    place = await lookout.look(SessionId("s"))
+    context_loader = lookout_for(str(tmp_path / "project"), lambda: settings, {"HOME": str(tmp_path)}, notes, first)
+    place = await context_loader.load(SessionId("s"))
     assert place.trailer == TRAILERS[style]
     assert place.notes == ("a note of an extension",)
     assert {file.text for file in place.context} == {"the rules of the project", "my own rules"}

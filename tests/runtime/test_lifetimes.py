@@ -58,12 +58,12 @@ class Shelf:
     def parts(self) -> WorkspaceParts:
         self.shop.reach("parts")
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             self.shop.reach("engine")
             return outlet
 
         models = ScriptedModels(ScriptedModel(lambda _: Step((Say("done"),))))
-        return WorkspaceParts(self.shop.ledger, models, settings=EngineSettings(titles=False), tap=tap)
+        return WorkspaceParts(self.shop.ledger, models, settings=EngineSettings(titles=False), wrap_outlet=wrap_outlet)
 
     async def can_answer(self, _: Collection[str]) -> bool:
         await self.shop.answers()
@@ -130,7 +130,7 @@ async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(place: Plac
     workspace = await app.workspace(place.projects[0], unattended=True)
     assert shop.open == [str(place.projects[0])]
     for run in workspace.recovered.again:
-        await workspace.engine.until_quiet(run.session_id)
+        await workspace.engine.wait_until_idle(run.session_id)
     await app.close()
     assert shop.open == []
     await place.assert_free()
@@ -196,7 +196,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> N
     shop.answers.open()
     workspace = await second
     for run in workspace.recovered.again:
-        await workspace.engine.until_quiet(run.session_id)
+        await workspace.engine.wait_until_idle(run.session_id)
     assert len(shop.open) == 1
     await app.close()
 

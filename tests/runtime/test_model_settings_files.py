@@ -66,7 +66,7 @@ async def test_a_newer_catalogue_is_noticed(files: Files) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Files], object], str]] = {
     "a key is stored": (lambda files: files.credentials.put("groq", "k"), "groq"),
-    "a client brings a key": (lambda files: files.configuration.learn({"GROQ_API_KEY": "k"}), "groq"),
+    "a client brings a key": (lambda files: files.configuration.add_environment({"GROQ_API_KEY": "k"}), "groq"),
     "a setting": (lambda files: files.place.user("[env]\nGROQ_API_KEY = 'k'\n"), "groq"),
     "a provider": (
         lambda files: files.place.user("[providers.mine]\nbase_url = 'http://x'\nmodels = [{id = 'm'}]\n"),

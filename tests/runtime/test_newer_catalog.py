@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, newer_catalog_file
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.model_selection import SelectedModels, means_of
@@ -16,7 +16,7 @@ async def test_an_open_workspace_notices_a_newer_catalogue(tmp_path: Path) -> No
     (tmp_path / "project").mkdir()
     (tmp_path / "data").mkdir()
     environment = {"HOME": str(tmp_path), "GROQ_API_KEY": "k"}
-    places = places_for(str(tmp_path / "project"), environment, data_dir=str(tmp_path / "data"))
+    places = locate_settings(str(tmp_path / "project"), environment, data_dir=str(tmp_path / "data"))
     configuration = Configuration(places, environment)
     discovery = ModelDiscovery()
     means = means_of(configuration, Credentials(places.credentials_file, environment), tmp_path / "data")

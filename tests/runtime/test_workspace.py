@@ -47,7 +47,7 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
     session = (await workspace.sessions.create()).id
     run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
     assert run.position == 0
-    await workspace.engine.until_quiet(session)
+    await workspace.engine.wait_until_idle(session)
     await app.close()
 
     again = App(tmp_path / "data", bare)

@@ -11,9 +11,9 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
-from holdfast.domain.project_context import GitChanges, Surroundings
+from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Brief, Prompt, Run
-from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
 from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
@@ -51,14 +51,14 @@ class Place:
         except Exception as error:
             self.allowed = error
         if self.given.get("sends"):
-            return ToolOutcome(await context.send(Errand("look", "A sub-agent", kind=self.kind)))
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent", kind=self.kind)))
         return ToolOutcome("did it")
 
     async def run(self, *, brief: Brief | None = None, interactive: bool = False, **parts: object) -> RunComplete:
         self.given = {name: value for name, value in parts.items() if name == "sends"}
         others = {name: value for name, value in parts.items() if name != "sends"}
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             self.tape = Tape(outlet)
             return self.tape
 
@@ -67,17 +67,17 @@ class Place:
             "models": FixedModels(self.model),
             "tools": FixedTools([self.tool]),
             "settings": EngineSettings(titles=False),
-            "tap": tap,
+            "wrap_outlet": wrap_outlet,
         }
         workspace = await open_workspace("/project", WorkspaceParts(**(known | others)))  # type: ignore[arg-type]
         session = await workspace.sessions.create("Test")
         prompt = Prompt(session.id, "go", run_id=RunId("r1"), brief=brief, interactive=interactive)
         await workspace.inputs.submit(prompt)
-        await workspace.engine.until_quiet(session.id)
-        record = await workspace.engine.kit.ledger.run(workspace.record.id, RunId("r1"))
+        await workspace.engine.wait_until_idle(session.id)
+        record = await workspace.engine.run_context.ledger.run(workspace.record.id, RunId("r1"))
         assert record is not None
         self.seen += [workspace, record.run]
-        messages = await workspace.engine.kit.ledger.messages(workspace.record.id, session.id)
+        messages = await workspace.engine.run_context.ledger.messages(workspace.record.id, session.id)
         await workspace.close()
         run = record.run
         text = text_of(messages[-1])
@@ -107,8 +107,8 @@ async def settings(place: Place) -> None:
     assert end.error.startswith("limit")
 
 
-async def settings_now(place: Place) -> None:
-    end = await place.run(settings_now=lambda: EngineSettings(titles=False, limits=Limits(steps=1)))
+async def current_settings(place: Place) -> None:
+    end = await place.run(current_settings=lambda: EngineSettings(titles=False, limits=Limits(steps=1)))
     assert end.error.startswith("limit"), "in place of the settings"
 
 
@@ -125,26 +125,26 @@ async def new_id(place: Place) -> None:
     assert end.session_id == "mine-1"
 
 
-async def tap(place: Place) -> None:
+async def wrap_outlet(place: Place) -> None:
     await place.run()
     assert len(place.tape.events) > 5
 
 
-class Lookout:
+class FixedContext:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    async def look(self, session: SessionId) -> Surroundings:
-        return Surroundings("/somewhere/else", notes=(f"about {session}",))
+    async def load(self, session: SessionId) -> ProjectContext:
+        return ProjectContext("/somewhere/else", notes=(f"about {session}",))
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
         self.asked.append((session, newest))
         return {newest: GitChanges(("M file.py",))}
 
 
-async def lookout(place: Place) -> None:
-    found = Lookout()
-    end = await place.run(lookout=found)
+async def context_loader(place: Place) -> None:
+    found = FixedContext()
+    end = await place.run(context_loader=found)
     for request in place.model.requests:
         assert "/somewhere/else" in request.system
         assert f"about {end.session_id}" in request.system
@@ -153,15 +153,15 @@ async def lookout(place: Place) -> None:
         assert [name for _, name in found.asked] == [prompt.id] * len(found.asked), "beside the message of the user"
 
 
-async def crews(place: Place) -> None:
-    own = ScriptedModel(lambda _: Step((Say("from the crew"),)))
-    crew = {"own": SubagentType(FixedTools(), "small", prompt="Work as I say.")}
+async def subagent_types(place: Place) -> None:
+    own = ScriptedModel(lambda _: Step((Say("from the subagent_type"),)))
+    subagent_type = {"own": SubagentType(FixedTools(), "small", prompt="Work as I say.")}
     place.kind = "own"
-    await place.run(sends=True, crews=crew, models=FixedModels(place.model, own))
+    await place.run(sends=True, subagent_types=subagent_type, models=FixedModels(place.model, own))
     assert own.requests[0].system.startswith("Work as I say.")
 
 
-async def find_crew(place: Place) -> None:
+async def find_subagent_type(place: Place) -> None:
     place.kind = "found"
     asked: list[str] = []
 
@@ -169,7 +169,7 @@ async def find_crew(place: Place) -> None:
         asked.append(kind)
         return SubagentType(FixedTools(), prompt="Found it.")
 
-    await place.run(sends=True, find_crew=find)
+    await place.run(sends=True, find_subagent_type=find)
     assert set(asked) == {"found"}
     assert any(request.system.startswith("Found it.") for request in place.model.requests)
 
@@ -179,33 +179,33 @@ async def environment(place: Place) -> None:
     assert place.contexts[0].environment == {"COLOUR": "red"}
 
 
-async def farewell(place: Place) -> None:
+async def cleanup(place: Place) -> None:
     left: list[RunId] = []
 
     async def leave(run: RunId) -> None:
         left.append(run)
 
-    await place.run(farewell=leave)
+    await place.run(cleanup=leave)
     assert left == [], "a run that completed leaves what it wants"
-    await place.run(farewell=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
+    await place.run(cleanup=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
     assert left == ["r1"]
 
 
-async def fault_of(place: Place) -> None:
-    end = await place.run(fault_of=lambda run: f"{run} is out of control")
+async def completion_error(place: Place) -> None:
+    end = await place.run(completion_error=lambda run: f"{run} is out of control")
     assert (end.outcome, end.error) == ("failed", "r1 is out of control")
 
 
-async def settled(place: Place) -> None:
+async def extensions_ready(place: Place) -> None:
     waited: list[str] = []
 
     async def until() -> None:
-        waited.append("settled")
+        waited.append("extensions_ready")
 
-    await place.run(settled=until, interactive=True)
+    await place.run(extensions_ready=until, interactive=True)
     assert waited == [], "who looks on can do without"
-    await place.run(settled=until, interactive=False)
-    assert waited == ["settled"]
+    await place.run(extensions_ready=until, interactive=False)
+    assert waited == ["extensions_ready"]
 
 
 async def judge(place: Place) -> None:
@@ -252,7 +252,7 @@ async def hooks(place: Place) -> None:
     assert said == ["prompt go True", "before tool", "after tool: did it", "end r1 completed"]
 
 
-async def allows(place: Place) -> None:
+async def rules_allow(place: Place) -> None:
     asked: list[object] = []
 
     def allow(rules: Sequence[str], permit: Permit) -> bool:
@@ -263,7 +263,7 @@ async def allows(place: Place) -> None:
         return lambda _: Verdict("ask", insists=False)
 
     brief = Brief("go on", allow=("yes",))
-    await asyncio.wait_for(place.run(allows=allow, judge=ask, brief=brief), 5)
+    await asyncio.wait_for(place.run(rules_allow=allow, judge=ask, brief=brief), 5)
     assert asked == [(("yes",), "tool")]
     assert place.allowed is None
 
@@ -282,8 +282,21 @@ async def named_model(place: Place) -> None:
 ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
     check.__name__: check
     for check in (
-        *(ledger, models, tools, settings, settings_now, clock, new_id, tap, lookout, crews, find_crew, environment),
-        *(farewell, fault_of, settled, judge, hooks, allows, named_model),
+        *(
+            ledger,
+            models,
+            tools,
+            settings,
+            current_settings,
+            clock,
+            new_id,
+            wrap_outlet,
+            context_loader,
+            subagent_types,
+            find_subagent_type,
+            environment,
+        ),
+        *(cleanup, completion_error, extensions_ready, judge, hooks, rules_allow, named_model),
     )
 }
 

@@ -79,8 +79,8 @@ async def tools(place: Place) -> None:
         assert {"bash", "edit", "view", "agent", "agentic_fetch", "question", "job_kill"} <= found
 
 
-async def settings_now(place: Place) -> None:
-    now = place.parts.settings_now
+async def current_settings(place: Place) -> None:
+    now = place.parts.current_settings
     assert now is not None
     found = now()
     assert (found.limits.steps, found.helpers, found.grace) == (7, 3, 9.0), "the files', and those of the server"
@@ -90,45 +90,48 @@ async def settings_now(place: Place) -> None:
     assert now().limits.steps == 8
 
 
-async def tap(place: Place) -> None:
+async def wrap_outlet(place: Place) -> None:
     outlet = Silent()
-    assert (place.parts.tap(outlet) is outlet) == (place.given.listen is None)
+    assert (place.parts.wrap_outlet(outlet) is outlet) == (place.given.listen is None)
     assert place.heard == ([] if place.given.listen is None else [str(place.root)])
 
 
-async def lookout(place: Place) -> None:
-    found = place.parts.lookout
+async def context_loader(place: Place) -> None:
+    found = place.parts.context_loader
     assert found is not None
-    around = await found.look(SessionId("s"))
+    around = await found.load(SessionId("s"))
     assert around.directory == str(place.root)
     assert [file.text.strip() for file in around.context] == ["Be kind."]
 
 
-async def crews(place: Place) -> None:
-    found = place.parts.crews
+async def subagent_types(place: Place) -> None:
+    found = place.parts.subagent_types
     assert set(found) == {"task", "fetch"}
     looking = {"glob", "grep", "ls", "view"}
     task, fetch = await names(found["task"].tools), await names(found["fetch"].tools)
     assert looking <= task
     assert not task & {"bash", "edit", "write", "agent", "web_fetch"}
     assert fetch == {*looking, "web_fetch"}
-    assert [(crew.model, crew.text) for crew in found.values()] == [("large", "task.md"), ("small", "fetch.md")]
+    assert [(subagent_type.model, subagent_type.text) for subagent_type in found.values()] == [
+        ("large", "task.md"),
+        ("small", "fetch.md"),
+    ]
 
 
 async def environment(place: Place) -> None:
     assert place.parts.environment == ENVIRONMENT
 
 
-async def farewell(place: Place) -> None:
-    assert place.parts.farewell == place.services.jobs.end_run
+async def cleanup(place: Place) -> None:
+    assert place.parts.cleanup == place.services.jobs.end_run
 
 
-async def fault_of(place: Place) -> None:
-    assert place.parts.fault_of == place.services.jobs.fault_of
+async def completion_error(place: Place) -> None:
+    assert place.parts.completion_error == place.services.jobs.fault_of
 
 
-async def settled(place: Place) -> None:
-    assert place.parts.settled == place.services.extensions.settled
+async def extensions_ready(place: Place) -> None:
+    assert place.parts.extensions_ready == place.services.extensions.settled
 
 
 async def judge(place: Place) -> None:
@@ -142,8 +145,8 @@ async def hooks(place: Place) -> None:
     assert place.parts.hooks is place.services.extensions.hooks
 
 
-async def allows(place: Place) -> None:
-    found = place.parts.allows
+async def rules_allow(place: Place) -> None:
+    found = place.parts.rules_allow
     rules = (("bash(make *)",), ("bash(ls)",), ())
     assert [found(rule, permit("make all")) for rule in rules] == [True, False, False]
 
@@ -157,29 +160,30 @@ async def named_model(place: Place) -> None:
         assert (await found("demo/tour")).info.model == "tour"
 
 
-async def find_crew(place: Place) -> None:
+async def find_subagent_type(place: Place) -> None:
     asked: list[str] = []
-    crew = SubagentType(FixedTools([]))
+    subagent_type = SubagentType(FixedTools([]))
     parts = place.parts
 
     def known(kind: str, tools: Tools) -> SubagentType:
         asked.append(kind)
-        assert tools is not parts.crews["task"].tools, "all there are, to choose from"
-        return crew
+        assert tools is not parts.subagent_types["task"].tools, "all there are, to choose from"
+        return subagent_type
 
-    place.services.extensions.agents.crew = known  # type: ignore[method-assign]
-    assert parts.find_crew("agent:x") is crew
+    place.services.extensions.agents.subagent_type = known  # type: ignore[method-assign]
+    assert parts.find_subagent_type("agent:x") is subagent_type
     assert asked == ["agent:x"]
 
 
 ROWS: Mapping[str, Callable[[Place], Awaitable[None]]] = {
     row.__name__: row
     for row in (
-        ledger, models, tools, settings_now, tap, lookout, crews, environment, farewell, fault_of, settled, judge,
-        hooks, allows, named_model, find_crew,
+        ledger, models, tools, current_settings, wrap_outlet, context_loader, subagent_types,
+        environment, cleanup, completion_error, extensions_ready, judge,
+        hooks, rules_allow, named_model, find_subagent_type,
     )
 }  # fmt: skip
-ELSEWHERE = {"settings": "`settings_now` is asked", "clock": "the system's", "new_id": "the system's"}
+ELSEWHERE = {"settings": "`current_settings` is asked", "clock": "the system's", "new_id": "the system's"}
 
 
 def test_every_part_has_a_row() -> None:

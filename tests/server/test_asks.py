@@ -117,7 +117,7 @@ async def test_allow_always_saves_the_rules_that_were_shown() -> None:
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        saved = handle.config.scope(1)["permissions"]["allow"]
+        saved = handle.config.read_scope(1)["permissions"]["allow"]
         assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
@@ -402,7 +402,7 @@ async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_aske
         assert await one.grant(ask, "allow_always")
         await one.end(run)
         new = f"bash(./run.sh) in {project} using {project}/run.sh"
-        assert handle.config.scope(1)["permissions"]["allow"] == ["bash(make)", new]
+        assert handle.config.read_scope(1)["permissions"]["allow"] == ["bash(make)", new]
         await one.end(await one.bash(session, "./run.sh"))
         assert one.ran == ["make", "./run.sh", "./run.sh"]
         assert await one.client.config_problems(one.workspace) == ()

@@ -106,7 +106,7 @@ async def test_a_state_is_looked_for_among_all_runs() -> None:
         for number in range(3):
             await prompt(client, workspace, other, "cancelled", f"other-{number}")
             await client.cancel_session(workspace, other)
-        await server.manager.handles[0].workspace.engine.until_quiet(other)
+        await server.manager.handles[0].workspace.engine.wait_until_idle(other)
         await prompt(client, workspace, busy, "behind it", "waits")
         ids = {
             state: [run.run_id for run in await client.list_runs(workspace, state=state, limit=2)]

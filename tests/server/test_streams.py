@@ -39,7 +39,7 @@ async def filled(server: Server, runs: int = 6) -> tuple[Client, WorkspaceId]:
 
 
 async def log_of(server: Server, workspace: WorkspaceId) -> list[tuple[int, bytes]]:
-    return list(await server.manager.app.ledger.events_after(workspace, 0, 100_000))
+    return list(await server.manager.ledger.events_after(workspace, 0, 100_000))
 
 
 async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:

@@ -49,14 +49,14 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
                 assert (await stored(manager, workspace, "r2")).outcome is None
             handle = await manager.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
             await until(lambda: not handle.workspace.engine.is_busy(), most=5_000_000)
-            await handle.workspace.engine.until_quiet((await stored(manager, workspace, "r2")).session_id)
+            await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
             assert (await stored(manager, workspace, "r2")).outcome == "completed"
         finally:
             await manager.close()
 
 
 async def stored(manager: WorkspaceManager, workspace: WorkspaceId, run: str) -> Run:
-    record = await manager.app.ledger.run(workspace, RunId(run))
+    record = await manager.ledger.run(workspace, RunId(run))
     assert record is not None
     return record.run
 

@@ -46,8 +46,8 @@ async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None
 
     async with place() as where:
         listener = UnixListener(where.socket)
-        server = HttpServer(breaks)
-        await server.start([listener.socket])
+        server = HttpServer()
+        await server.listen(listener.socket, breaks)
         reader, writer = await open_raw(where.address)
         writer.write(inside("/"))
         try:

@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.config.atomic_files import Unwritable, replace
+from holdfast.atomic_files import FileUnwritable, replace_file
 from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
@@ -35,7 +35,7 @@ SOURCE = Path(holdfast.__file__).parent
 
 WRITERS = {
     # Whole and lasting; each has a test below.
-    "config/atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
+    "atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
     "server/http/token_auth.py": "the token: whole, and the directory is synced",
     "storage/schema.py": "the database: whole, and the directory is synced",
     # Whole: the old file or the new one. Which one a power cut leaves is open.
@@ -47,7 +47,7 @@ WRITERS = {
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/main.py": "standard output",
+    "cli/console/standard_streams.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
     "server/web/web_app.py": "a note of open pages: without it they need a new link",
@@ -122,7 +122,7 @@ LASTING: dict[str, tuple[str, Callable[[Path], object]]] = {
         lambda folder: Credentials(str(folder / "credentials.json"), {}).put_token("acme", Token("abc")),
     ),
     "token": ("token", read_or_make_token),
-    "any small file": ("file", lambda folder: replace(str(folder / "file"), b"new")),
+    "any small file": ("file", lambda folder: replace_file(str(folder / "file"), b"new")),
 }
 
 
@@ -148,8 +148,8 @@ def test_a_small_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, mon
     for call in ("fsync", "replace", "fchmod"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, _refuse)
-            with pytest.raises(Unwritable):
-                replace(str(tmp_path / "file"), b"new")
+            with pytest.raises(FileUnwritable):
+                replace_file(str(tmp_path / "file"), b"new")
         assert os.listdir(tmp_path) == ["file"]
         assert (tmp_path / "file").read_text() == "old"
 

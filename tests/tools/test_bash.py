@@ -69,7 +69,7 @@ class Desk:
         tools = (self.bash, JobOutputTool(self.jobs), JobKill(self.jobs))
         settings = EngineSettings(titles=False, grace=GRACE, margin=30)
         model = ScriptedModel(self._script)
-        parts: dict[str, Any] = {"fault_of": self.jobs.fault_of, "farewell": self.jobs.end_run}
+        parts: dict[str, Any] = {"completion_error": self.jobs.fault_of, "cleanup": self.jobs.end_run}
         self._worlds = [await World.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
         return self
 
@@ -451,7 +451,7 @@ async def test_another_session_does_not_see_a_job(desk: Desk) -> None:
     other = await desk.world.workspace.sessions.create("Other")
     desk._next = (Call("job_output", '{"shell_id": "001"}'),)
     await desk.world.prompt("go", session=other.id)
-    await desk.world.workspace.engine.until_quiet(other.id)
+    await desk.world.workspace.engine.wait_until_idle(other.id)
     [result] = results_of(await desk.world.messages(other.id))
     assert result.is_error
     assert "There are none" in result.content

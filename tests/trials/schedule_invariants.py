@@ -71,7 +71,7 @@ def _nothing_is_left(worlds: Sequence[World]) -> None:
     """R11: when all is quiet, the engine holds nothing."""
     for world in worlds:
         engine = world.workspace.engine
-        for name in ("_lanes", "_lives", "_outboxes", "_folds", "_ends"):
+        for name in ("_lanes", "_active", "_outboxes", "_folds", "_ends"):
             assert not getattr(engine, name), f"R11: {name} is not empty"
 
 

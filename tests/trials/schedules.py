@@ -66,12 +66,12 @@ class Life:
             await clients
             self._is_failing = False
             for session in self._sessions:
-                await world.workspace.engine.until_quiet(session)
+                await world.workspace.engine.wait_until_idle(session)
             await self._close(world)
         self._is_failing = False
         again = await self._opened(tools, "again")
         for session in self._sessions:
-            await again.workspace.engine.until_quiet(session)
+            await again.workspace.engine.wait_until_idle(session)
         await again.close()
         self.runs = await judge(self.witness, (world, again), self._sessions, self.model.requests)
         self._judge_hooks()

@@ -479,12 +479,12 @@ async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(project_context, "_SESSIONS", 2)
     days = iter(range(10))
     lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
-    seen = [(await lookout.look(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
+    seen = [(await lookout.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
     assert seen == ["0", "1", "0", "2", "0", "3"]
     assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
     assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
     with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: Scan(0.0))
-    await with_scan.look(SessionId("a"))
+    await with_scan.load(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
     assert git_state(str(tmp_path)) is None
 
@@ -500,7 +500,7 @@ async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatc
         return found
 
     monkeypatch.setattr(project_context, "context_places", then_gone)
-    assert (await lookout.look(SessionId("a"))).context == ()
+    assert (await lookout.load(SessionId("a"))).context == ()
 
 
 # What is ignored

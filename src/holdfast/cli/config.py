@@ -9,7 +9,7 @@ import click
 from holdfast.cli.common import DefaultGroup, Failure, sentences
 from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
 from holdfast.config.configuration import ConfigSnapshot, Configuration
-from holdfast.config.problems import Problem, dotted, key_path
+from holdfast.config.problems import Problem, format_key, parse_key
 
 __all__ = ["command"]
 
@@ -47,7 +47,7 @@ def command() -> None:
 def show(*, origin: bool, shows_all: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """Show the settings in effect here. Keys and tokens are never shown."""
     with sentences():
-        reading = configuration_for(cwd, data_dir).reading()
+        reading = configuration_for(cwd, data_dir).snapshot()
         rows = _rows(reading, shows_all=shows_all)
         if as_json:
             _show_json(reading, rows, origin=origin)
@@ -69,12 +69,12 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
 
     with sentences():
-        path = key_path(key)
-        reading = configuration_for(cwd, data_dir).reading()
-        value: Any = redacted(msgspec.to_builtins(_whole(reading)))
+        path = parse_key(key)
+        reading = configuration_for(cwd, data_dir).snapshot()
+        value: Any = redact(msgspec.to_builtins(_whole(reading)))
         for index, name in enumerate(path):
             try:
                 value = value[name]
@@ -100,11 +100,11 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
     from holdfast.config.toml_edit import parse_value, set_value
 
     with sentences():
-        path = key_path(key)
+        path = parse_key(key)
         _refuse_secret(path, value)
         text = sys.stdin.read(_LONGEST_PIPED).rstrip("\n") if value == "-" else value
         configuration = configuration_for(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         set_value(file, path, parse_value(text, path), mode=None if project else 0o600)
         _tell(configuration, path, file)
 
@@ -118,13 +118,13 @@ def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
     from holdfast.config.toml_edit import unset_value
 
     with sentences():
-        path = key_path(key)
+        path = parse_key(key)
         configuration = configuration_for(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         unset_value(file, path, mode=None if project else 0o600)
-        origin = configuration.reading().origins.get(path)
+        origin = configuration.snapshot().origins.get(path)
         rest = f"; it is still set in {printable(str(origin))}" if origin else ""
-        click.echo(f"{dotted(path)} is no longer set in {printable(file)}{rest}.", err=True)
+        click.echo(f"{format_key(path)} is no longer set in {printable(file)}{rest}.", err=True)
 
 
 @command.command()
@@ -137,7 +137,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
 
     with sentences():
         configuration = configuration_for(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         _begin(file, is_private=not project)
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         try:
@@ -146,7 +146,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
             raise Failure(f"{printable(editor)} cannot be started: set EDITOR.") from None
         if code:
             raise Failure(f"{printable(editor)} ended with {code}.")
-        if _print_problems(configuration.reading()):
+        if _print_problems(configuration.snapshot()):
             sys.exit(1)
 
 
@@ -157,9 +157,9 @@ def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """List all problems of the files in effect here; exit 1 if there are any."""
     with sentences():
         configuration = configuration_for(cwd, data_dir)
-        if _print_problems(configuration.reading(), configuration, as_json=as_json):
+        if _print_problems(configuration.snapshot(), configuration, as_json=as_json):
             sys.exit(1)
-        files = [source.path for source in configuration.places.sources if os.path.isfile(source.path)]
+        files = [source.path for source in configuration.locations.sources if os.path.isfile(source.path)]
         click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, nothing wrong.", err=True)
 
 
@@ -185,7 +185,7 @@ def schema() -> None:
 def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """All files that are looked at, lowest first; those that are there have a mark."""
     with sentences():
-        places = configuration_for(cwd, data_dir).places
+        places = configuration_for(cwd, data_dir).locations
         if project or user:
             click.echo(printable(places.project_file if project else places.user_file))
             return
@@ -215,29 +215,29 @@ def _rows(reading: ConfigSnapshot, *, shows_all: bool) -> list[tuple[str, str, s
     """Return key, value as JSON, and origin of each setting."""
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
     from holdfast.config.validate import leaves
 
     tree: Any = msgspec.to_builtins(_whole(reading)) if shows_all else reading.tree
     found = []
-    for path, value in leaves(redacted(tree)):
+    for path, value in leaves(redact(tree)):
         if path:
             origin = reading.origins.get(path)
-            found.append((dotted(path), msgspec.json.encode(value).decode(), str(origin or "default")))
+            found.append((format_key(path), msgspec.json.encode(value).decode(), str(origin or "default")))
     return found
 
 
 def _show_json(reading: ConfigSnapshot, rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
 
     if origin:
         found: object = [
             {"key": key, "value": msgspec.Raw(text.encode()), "origin": where} for key, text, where in rows
         ]
     else:
-        found = redacted(reading.tree)
+        found = redact(reading.tree)
     click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
 
 
@@ -308,17 +308,19 @@ def _elsewhere(configuration: Configuration) -> list[Problem]:
     from holdfast.extensions.search_paths import claude_files
     from holdfast.runtime.permission_rules import outdated_rules
 
-    files = (load_claude(folder) for folder in claude_files(configuration.places, os.environ))
+    files = (load_claude(folder) for folder in claude_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]
-    saved = configuration.places.sources[-1].path
-    return [*found, *outdated_rules(configuration.reading(), saved)]
+    saved = configuration.locations.sources[-1].path
+    return [*found, *outdated_rules(configuration.snapshot(), saved)]
 
 
 def _unresolved(configuration: Configuration) -> list[Problem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
-    stored = {dotted(("providers", name, "api_key")) for name in _stored_keys(configuration)}
-    quiet = Configuration(configuration.places, os.environ, trust=configuration.trust, run=lambda _command, _env: "-")
+    stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
+    quiet = Configuration(
+        configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
+    )
     found: list[Problem] = []
     for name, provider in settings.providers.items():
         found += () if provider.disable else quiet.provider(name)[1]
@@ -331,20 +333,20 @@ def _unresolved(configuration: Configuration) -> list[Problem]:
 
 def _open_to_others(configuration: Configuration) -> list[Problem]:
     """Return files with plain keys that other users of the machine can read."""
-    from holdfast.config.redaction import is_secret, redacted_value
+    from holdfast.config.redaction import is_secret, redact_value
 
-    reading = configuration.reading()
-    files = {configuration.places.credentials_file}
+    reading = configuration.snapshot()
+    files = {configuration.locations.credentials_file}
     for path, origin in reading.origins.items():
         value: Any = reading.tree
         for name in path:
             value = value[name]
-        if is_secret(path) and redacted_value(value, path) == "set":
+        if is_secret(path) and redact_value(value, path) == "set":
             files.add(origin.file)
-    mine = [source.path for source in configuration.places.sources if source.kind in ("user", "crush")]
+    mine = [source.path for source in configuration.locations.sources if source.kind in ("user", "crush")]
     return [
         Problem("warning", file, 0, "", f"holds keys, and others may read it: chmod 600 {file}")
-        for file in (*mine, configuration.places.credentials_file)
+        for file in (*mine, configuration.locations.credentials_file)
         if file in files and os.path.isfile(file) and os.stat(file).st_mode & 0o077
     ]
 
@@ -352,16 +354,16 @@ def _open_to_others(configuration: Configuration) -> list[Problem]:
 def _stored_keys(configuration: Configuration) -> list[str]:
     from holdfast.config.credentials import Credentials
 
-    return list(Credentials(configuration.places.credentials_file, os.environ).providers())
+    return list(Credentials(configuration.locations.credentials_file, os.environ).providers())
 
 
 # Changes
 
 
 def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
-    from holdfast.config.redaction import is_named_secret, redacted_value
+    from holdfast.config.redaction import is_named_secret, redact_value
 
-    if value != "-" and is_named_secret(path) and redacted_value(value, path) != value:
+    if value != "-" and is_named_secret(path) and redact_value(value, path) != value:
         names = [name for name in path if isinstance(name, str)]
         how = f"holdfast login {names[1]}" if names[0] == "providers" and names[-1] == "api_key" else "- and stdin"
         raise Failure(
@@ -371,8 +373,8 @@ def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
 
 
 def _tell(configuration: Configuration, path: tuple[str | int, ...], file: str) -> None:
-    reading = configuration.reading()
-    click.echo(f"{printable(dotted(path))} is set in {printable(file)}.", err=True)
+    reading = configuration.snapshot()
+    click.echo(f"{printable(format_key(path))} is set in {printable(file)}.", err=True)
     above = reading.origins.get(path)
     if any(item.path[: len(path)] == path[: len(item.path)] for item in reading.withheld if item.file == file):
         click.echo("It has no effect until you trust this project: holdfast trust.", err=True)
@@ -383,9 +385,9 @@ def _tell(configuration: Configuration, path: tuple[str | int, ...], file: str) 
 def _begin(file: str, *, is_private: bool) -> None:
     """Create the file with the right mode, which an editor would not do."""
     if not os.path.lexists(file):
-        from holdfast.config.atomic_files import replace
+        from holdfast.atomic_files import replace_file
 
-        replace(file, b"", mode=0o600 if is_private else 0o644)
+        replace_file(file, b"", mode=0o600 if is_private else 0o644)
 
 
 def _unknown(path: tuple[str | int, ...]) -> str:
@@ -393,5 +395,7 @@ def _unknown(path: tuple[str | int, ...]) -> str:
 
     known = key_type(path) is not None
     return (
-        f"{printable(dotted(path))} is not set." if known else f"{printable(dotted(path))} is not a key that is known."
+        f"{printable(format_key(path))} is not set."
+        if known
+        else f"{printable(format_key(path))} is not a key that is known."
     )

@@ -75,7 +75,7 @@ def _withheld(where: dict[str, Any]) -> list[str]:
     """Return the servers of a project that is not trusted."""
     if where["host"]:
         return []
-    reading = configuration_for(where["cwd"], where["data_dir"]).reading()
+    reading = configuration_for(where["cwd"], where["data_dir"]).snapshot()
     return sorted({str(item.path[1]) for item in reading.withheld if item.path[0] == "mcp" and len(item.path) > 1})
 
 
@@ -167,7 +167,7 @@ def login(*, name: str, no_browser: bool, **where: Any) -> None:  # noqa: ANN401
 
 
 def _file(configuration: Configuration, *, project: bool) -> str:
-    return configuration.places.project_file if project else configuration.places.user_file
+    return configuration.locations.project_file if project else configuration.locations.user_file
 
 
 def _pairs(values: tuple[str, ...], what: str) -> dict[str, str]:
@@ -235,12 +235,12 @@ def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, p
         raise Failure("A server's name has letters, digits, - and _, at most 40 of them.")
     _refuse_secrets(settings)
     file = _file(configuration, project=project)
-    known = [origin for path, origin in configuration.reading().origins.items() if path[:2] == ("mcp", name)]
+    known = [origin for path, origin in configuration.snapshot().origins.items() if path[:2] == ("mcp", name)]
     if any(origin.file == file for origin in known):
         raise Failure(f"There is a server called {name} in {printable(file)}: holdfast mcp remove {name}")
     set_value(file, ("mcp", name), settings, mode=None if project else 0o600)
     complain(f"{name} is set in {printable(file)}.")
-    if project and not configuration.reading().project.is_trusted:
+    if project and not configuration.snapshot().project.is_trusted:
         complain("It has no effect until you trust this project: holdfast trust.")
     elif known:
         complain(f"Another file speaks of it too: {printable(str(known[0]))}.")
@@ -279,13 +279,13 @@ def remove(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
 
 def _elsewhere(configuration: Configuration, name: str) -> str:
     """Name another file that configures a server, also one of a project that is not trusted."""
-    reading = configuration.reading()
+    reading = configuration.snapshot()
     places = [(origin.file, origin.line) for path, origin in reading.origins.items() if path[:2] == ("mcp", name)]
     places += [(item.file, item.line) for item in reading.withheld if item.path[:2] == ("mcp", name)]
     if not places:
         return ""
     file, line = places[0]
-    how = " (--project)" if file == configuration.places.project_file else ""
+    how = " (--project)" if file == configuration.locations.project_file else ""
     return f" {printable(file)}:{line} speaks of it{how}."
 
 
@@ -294,14 +294,14 @@ def _switch(name: str, *, off: bool, project: bool, cwd: str, data_dir: str | No
 
     with sentences():
         configuration = configuration_for(cwd, data_dir)
-        known = configuration.reading().settings.mcp
+        known = configuration.snapshot().settings.mcp
         if name not in known and name not in _withheld({"host": None, "cwd": cwd, "data_dir": data_dir}):
             raise Failure(
                 f"There is no server called {printable(name)}. There is: {', '.join(sorted(known)) or 'none'}."
             )
         file = _file(configuration, project=project)
         set_value(file, ("mcp", name, "disabled"), off, mode=None if project else 0o600)
-        above = configuration.reading().origins.get(("mcp", name, "disabled"))
+        above = configuration.snapshot().origins.get(("mcp", name, "disabled"))
         if above is not None and above.file != file:
             raise Failure(f"It has no effect here: {printable(str(above))} stands above it.")
         complain(f"{printable(name)} is switched {'off' if off else 'on'} in {printable(file)}.")

@@ -89,8 +89,8 @@ def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_js
     from holdfast.runtime.model_selection import SelectedModels, means_of
 
     configuration = configuration_for(cwd, data_dir)
-    data = Path(configuration.places.trust_file).parent
-    credentials = Credentials(configuration.places.credentials_file, os.environ)
+    data = Path(configuration.locations.trust_file).parent
+    credentials = Credentials(configuration.locations.credentials_file, os.environ)
     models = SelectedModels(means_of(configuration, credentials, data))
     with waiting("Querying providers for their models") if refresh else nullcontext():
         chosen, views, problem = asyncio.run(_asked(models, refresh=refresh))

@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
 
-__all__ = ["TEXTS", "settings_schema", "with_defaults"]
+__all__ = ["DESCRIPTIONS", "settings_schema", "with_defaults"]
 
 
 # One sentence for every key: the schema, editors and the guide show them. Pure.
 
-TEXTS: dict[str, str] = {
+DESCRIPTIONS: dict[str, str] = {
     "Settings.models": "The models a workspace uses: the large one works, the small one writes titles.",
     "Settings.recent_models": "What was chosen before, newest first. Kept by the program.",
     "Settings.providers": "Who runs models, by a name of your choice or a name of the catalogue.",
@@ -115,8 +115,8 @@ TEXTS: dict[str, str] = {
     "Options.notifications": "How one is told that a run waits or has ended.",
     "Options.sandbox": '"workspace" keeps commands from writing outside the workspace.',
     "Options.sandbox_network": "Whether commands in the sandbox reach the network.",
-    "Options.ask_timeout": "How many seconds an ask waits while nobody is attached; then it is denied.",
-    "Options.job_linger": "How many seconds background jobs may keep a workspace open that nobody looks at.",
+    "Options.ask_timeout": "Seconds that an approval or a question waits while no client is attached; then it is denied.",
+    "Options.job_linger": "Seconds that background jobs keep a workspace open while no client is attached.",
     "Options.max_steps": "The most steps of a run; 0 for no limit.",
     "Options.max_minutes": "The most minutes of a run; 0 for no limit.",
     "Options.max_cost": "The most dollars of a run; 0 for no limit.",
@@ -151,7 +151,7 @@ def settings_schema() -> dict[str, Any]:
     for name, definition in schema["$defs"].items():
         definition["additionalProperties"] = False
         for key, field in definition.get("properties", {}).items():
-            definition["properties"][key] = _described(field, TEXTS.get(f"{name}.{key}", ""))
+            definition["properties"][key] = _described(field, DESCRIPTIONS.get(f"{name}.{key}", ""))
     schema["$defs"]["Settings"]["properties"]["$schema"] = {"type": "string", "description": "Where this schema is."}
     provider = schema["$defs"]["ProviderSettings"]["properties"]["type"]
     provider["examples"] = list(PROVIDER_TYPES)

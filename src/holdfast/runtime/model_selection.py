@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.config.atomic_files import signature
+from holdfast.atomic_files import file_signature
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
@@ -70,7 +70,11 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (signature(credentials.path), signature(str(newer_catalog_file(data_dir))), configuration.learned),
+        lambda: (
+            file_signature(credentials.path),
+            file_signature(str(newer_catalog_file(data_dir))),
+            configuration.environment_version,
+        ),
         data_dir,
         lambda: _doubt(configuration),
     )
@@ -78,7 +82,9 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
 
 def _doubt(configuration: "Configuration") -> str:
     found = (
-        problem for problem in configuration.doubts() if problem.key.partition(".")[0] in ("", "models", "providers")
+        problem
+        for problem in configuration.unresolved_errors()
+        if problem.key.partition(".")[0] in ("", "models", "providers")
     )
     return str(next(found, ""))
 

@@ -11,16 +11,20 @@ from typing import Protocol
 import msgspec
 
 from holdfast.bus.bus import Bus
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
-from holdfast.domain.events import MessagePart
-from holdfast.domain.ids import RunId
+from holdfast.domain.events import LiveEvent, MessagePart
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.domain.messages import Message
 from holdfast.engine.approvals import Approvals, Judge
-from holdfast.engine.engine import Engine, EngineEnvironment
+from holdfast.engine.engine import ActiveRuns, Engine
 from holdfast.engine.inputs import Inputs
+from holdfast.engine.lifecycle import Lane
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
+from holdfast.engine.recorder import Recorder
 from holdfast.engine.recovery import RecoveryPlan, plan, recover
-from holdfast.engine.run_context import Allows, Farewell, NoHooks, RunContext, SubagentType
+from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.subagents import SubagentRunner
@@ -64,12 +68,71 @@ class Workspace:
         """What was put in beside the engine; it goes when the workspace does."""
         self.inputs = Inputs(engine)
         self.sessions = Sessions(engine, self.inputs)
-        engine.kit.crews.sender = SubagentRunner(engine, self.inputs, self.sessions).send
         self.recovered = recovered
 
     @property
     def record(self) -> WorkspaceRecord:
         return self.engine.record
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The id of the workspace, which stays the same when the directory is opened again."""
+        return self.engine.record.id
+
+    @property
+    def path(self) -> str:
+        """The real path of the directory."""
+        return self.engine.record.path
+
+    @property
+    def ledger(self) -> Ledger:
+        """The store."""
+        return self.engine.run_context.ledger
+
+    @property
+    def models(self) -> Models:
+        """The selected models."""
+        return self.engine.run_context.models
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of new runs."""
+        return self.engine.run_context.tools
+
+    @property
+    def recorder(self) -> Recorder:
+        """Stores operations and publishes their events."""
+        return self.engine.recorder
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of stored times."""
+        return self.engine.clock
+
+    @property
+    def new_id(self) -> NewId:
+        """Returns a new unique id."""
+        return self.engine.new_id
+
+    def publish_live(self, event: LiveEvent) -> None:
+        """Publish an event that is not stored to the current subscribers."""
+        self.engine.outlet.publish_live(event)
+
+    def is_busy(self, session: SessionId | None = None) -> bool:
+        """Return True while a run of the session, or of any session, is active."""
+        return self.engine.is_busy(session)
+
+    def lane(self, session: SessionId) -> Lane:
+        """Return the scheduling state of a session."""
+        return self.engine.lane(session)
+
+    def open_parts(self) -> list[MessagePart]:
+        """Return the message parts that are being streamed, each in full."""
+        return self.engine.open_parts()
+
+    def open_messages(self, session: SessionId) -> list[Message]:
+        """Return the messages of a session that are being streamed."""
+        return self.engine.open_messages(session)
 
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""
@@ -79,7 +142,7 @@ class Workspace:
                 stack.push_async_callback(self.services.close)
             is_clean = await self.engine.close()
         if is_clean:
-            await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
+            await self.engine.run_context.ledger.close_workspace(self.record.id, self.record.epoch)
 
 
 class WorkspaceParts(msgspec.Struct, frozen=True):
@@ -91,21 +154,21 @@ class WorkspaceParts(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
     clock: Clock = msgspec.field(default_factory=SystemClock)
     new_id: NewId = new_id
-    tap: Callable[[Outlet], Outlet] = lambda outlet: outlet
+    wrap_outlet: Callable[[Outlet], Outlet] = lambda outlet: outlet
     """What stands between the engine and its bus: nothing, or somebody who listens in."""
-    lookout: ContextLoader | None = None
-    crews: Mapping[str, SubagentType] = {}
+    context_loader: ContextLoader | None = None
+    subagent_types: Mapping[str, SubagentType] = {}
     environment: Mapping[str, str] = {}
-    farewell: Farewell | None = None
-    fault_of: Callable[[RunId], str] = lambda _: ""
-    settled: Callable[[], Awaitable[None]] | None = None
+    cleanup: RunCleanup | None = None
+    completion_error: Callable[[RunId], str] = lambda _: ""
+    extensions_ready: Callable[[], Awaitable[None]] | None = None
     judge: Callable[[str], Judge] | None = None
     """The rules for the tools of a directory. Without any, everything is allowed."""
     hooks: Hooks = NoHooks()
-    allows: Allows = lambda rules, permit: False
+    rules_allow: RulesAllow = lambda rules, permit: False
     named_model: Callable[[str], Awaitable[Model]] | None = None
-    find_crew: Callable[[str], SubagentType | None] = lambda _: None
-    settings_now: Callable[[], EngineSettings] | None = None
+    find_subagent_type: Callable[[str], SubagentType | None] = lambda _: None
+    current_settings: Callable[[], EngineSettings] | None = None
     """In place of `settings`, where they may change while the workspace is open."""
 
 
@@ -159,39 +222,38 @@ async def open_workspace(path: str, parts: WorkspaceParts) -> Workspace:
 
 async def _assembled(record: WorkspaceRecord, parts: WorkspaceParts, *, goes_on: bool = True) -> Workspace:
     path = record.path
-    engines: list[Engine] = []
-
-    def open_parts() -> list[MessagePart]:
-        return engines[0].open_parts()
-
-    bus = Bus(record, parts.ledger, open_parts)
-    asks = Approvals(record.id, parts.ledger, parts.new_id)
-    if parts.judge is not None:
-        asks.judge = parts.judge(path)
-    kit = RunContext(
+    active_runs = ActiveRuns()
+    bus = Bus(record, parts.ledger, active_runs.open_parts)
+    recorder = Recorder(parts.ledger, record, parts.wrap_outlet(bus))
+    judge = (lambda _: Verdict("allow")) if parts.judge is None else parts.judge(path)
+    approvals = Approvals(record.id, parts.ledger, parts.new_id, recorder, judge)
+    run_context = RunContext(
         record.id,
         path,
         parts.ledger,
         parts.models,
         parts.tools,
-        parts.settings_now or (lambda: parts.settings),
-        permissions=asks,
+        parts.current_settings or (lambda: parts.settings),
+        permissions=approvals,
         environment=parts.environment,
-        lookout=parts.lookout,
-        farewell=parts.farewell,
-        fault_of=parts.fault_of,
-        settled=parts.settled,
+        context_loader=parts.context_loader,
+        subagents=SubagentRegistry(parts.subagent_types, parts.find_subagent_type),
+        cleanup=parts.cleanup,
+        completion_error=parts.completion_error,
+        extensions_ready=parts.extensions_ready,
         hooks=parts.hooks,
-        allows=parts.allows,
+        rules_allow=parts.rules_allow,
         named_model=parts.named_model,
     )
-    for kind, crew in parts.crews.items():
-        kit.crews.add(kind, crew)
-    kit.crews.find = parts.find_crew
-    engine = Engine(record, kit, EngineEnvironment(parts.tap(bus), parts.clock, parts.new_id))
-    engines.append(engine)
-    asks.bind(engine.recorder)
-    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), asks)
+    engine = Engine(
+        run_context,
+        recorder,
+        parts.clock,
+        parts.new_id,
+        active_runs,
+        subagents=lambda engine: SubagentRunner(engine).run,
+    )
+    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), approvals)
 
 
 class App:

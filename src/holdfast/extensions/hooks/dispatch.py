@@ -82,7 +82,7 @@ class HookDispatcher:
             "SESSION_ID": facts.get("session_id"),
             "RUN_ID": facts.get("run_id"),
             "CWD": self._ground.path,
-            "PROJECT_DIR": self._ground.configuration.places.root,
+            "PROJECT_DIR": self._ground.configuration.locations.root,
             "TOOL_NAME": facts.get("tool_name"),
             "TOOL_INPUT_COMMAND": given.get("command"),
             "TOOL_INPUT_FILE_PATH": given.get("file_path"),
@@ -91,4 +91,4 @@ class HookDispatcher:
         texts = {name: value for name, value in said.items() if isinstance(value, str) and "\0" not in value}
         both = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in texts.items()}
         short = {name: value for name, value in both.items() if len(value) <= 65_536}
-        return {**short, "CLAUDE_PROJECT_DIR": self._ground.configuration.places.root}
+        return {**short, "CLAUDE_PROJECT_DIR": self._ground.configuration.locations.root}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.config.atomic_files import Signature, Unreadable, contents, signature
+from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
 from holdfast.config.problems import Problem
-from holdfast.config.trust import file_digest
+from holdfast.config.trust import content_digest
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import SessionId, is_helper_session
@@ -51,17 +51,17 @@ class ClaudeFile(msgspec.Struct, frozen=True):
 
 def load_claude(folder: SearchPath) -> ClaudeFile | None:
     """Read a settings file, or return None if it does not exist. Read errors are stored as problems."""
-    seen = signature(folder.path)
+    seen = file_signature(folder.path)
     if seen is None:
         return None
     try:
-        data, seen = contents(folder.path)
+        data, seen = read_file(folder.path)
     except FileNotFoundError:
         return None
-    except Unreadable as error:
+    except FileUnreadable as error:
         problem = Problem("error", folder.path, 0, "", str(error).removeprefix(f"{folder.path} "))
         return ClaudeFile(folder, ClaudeHooks(problems=(problem,)), "", seen)
-    return ClaudeFile(folder, read_claude(data, folder.path), file_digest(data), seen)
+    return ClaudeFile(folder, read_claude(data, folder.path), content_digest(data), seen)
 
 
 class Hooks:
@@ -69,7 +69,7 @@ class Hooks:
 
     def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
         self._ground = ground
-        self._files = claude_files(ground.configuration.places, environment)
+        self._files = claude_files(ground.configuration.locations, environment)
         self._known: dict[str, ClaudeFile | None] = {}
         self._sessions: OrderedDict[SessionId, None] = OrderedDict()
         self._tasks = TaskOwner()
@@ -100,7 +100,7 @@ class Hooks:
 
     def current(self) -> tuple[Hook, ...]:
         """Return the hooks in effect."""
-        reading = self._ground.configuration.reading()
+        reading = self._ground.configuration.snapshot()
         own = from_settings(reading.settings.hooks, reading.origins)
         files = [file for file in self.claude_files() if self.is_trusted(file)]
         if any(file.hooks.disables_all for file in files):
@@ -111,7 +111,7 @@ class Hooks:
         """Return Claude Code's settings files. Checks each for changes, and reads changed ones again."""
         for folder in self._files:
             known = self._known.get(folder.path)
-            if folder.path not in self._known or signature(folder.path) != (known.seen if known else None):
+            if folder.path not in self._known or file_signature(folder.path) != (known.seen if known else None):
                 self._known[folder.path] = read = load_claude(folder)
                 for problem in () if read is None else read.hooks.problems:
                     _log.warning("%s", problem)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from holdfast.config.problems import Problem, dotted
+from holdfast.config.problems import Problem, format_key
 from holdfast.domain.doctor import Finding, Severity
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.ids import MessageId, SessionId
@@ -55,7 +55,7 @@ def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
 
 async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the settings files."""
-    reading = handle.services.configuration.reading()
+    reading = handle.services.configuration.snapshot()
     outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
     if not problems:
@@ -79,7 +79,7 @@ def _of_problem(problem: Problem) -> Finding:
 
 async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report the settings of project files that have no effect without trust."""
-    reading = handle.services.configuration.reading()
+    reading = handle.services.configuration.snapshot()
     if not reading.project.files:
         return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
     if not reading.withheld:
@@ -88,7 +88,7 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     todo = "Look at them, then: holdfast trust."
     what = "has no effect: the project is not trusted."
     return tuple(
-        Finding("trust", "warning", f"{dotted(item.path)} {what}", todo, item.file, item.line)
+        Finding("trust", "warning", f"{format_key(item.path)} {what}", todo, item.file, item.line)
         for item in reading.withheld
     )
 
@@ -98,11 +98,11 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
-    kit = handle.workspace.engine.kit
+    available = handle.workspace.models
     found: list[Finding] = []
     users: dict[tuple[str, str], list[str]] = {}
     chosen: dict[tuple[str, str], Model] = {}
-    for size, choose in (("large", kit.models.large), ("small", kit.models.small)):
+    for size, choose in (("large", available.large), ("small", available.small)):
         try:
             model = await choose()
         except ProviderError as error:
@@ -248,7 +248,7 @@ async def hooks(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the hooks of the settings and of other programs' files."""
     known = handle.services.extensions.hooks
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
-    own = [item for item in handle.services.configuration.reading().problems if is_about_hooks(item)]
+    own = [item for item in handle.services.configuration.snapshot().problems if is_about_hooks(item)]
     problems = (*own, *known.problems())
     found = _summed("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
     return (
@@ -286,7 +286,7 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
         if known.withheld(agent)
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
-    tools = await handle.workspace.engine.kit.tools.current()
+    tools = await handle.workspace.tools.current()
     missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
     problems = (*found.problems, *filter(None, models), *filter(None, missing))
     below = (_below("agents", agent.name, agent.path) for agent in found.hidden)

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.atomic_files import replace
+from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
-from holdfast.config.locations import places_for
-from holdfast.config.problems import Problem, dotted, key_path
-from holdfast.config.redaction import redacted
-from holdfast.config.validate import key_type, objections
+from holdfast.config.locations import locate_settings
+from holdfast.config.problems import Problem, format_key, parse_key
+from holdfast.config.redaction import redact
+from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
@@ -56,12 +56,12 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     """Return the effective configuration for clients. Crush clients require `providers`, `options` and
     `options.tui`.
     """
-    models = handle.workspace.engine.kit.models
+    models = handle.workspace.models
     infos: dict[Size, ModelInfo] = {}
     # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
-    reading = handle.services.configuration.reading()
+    reading = handle.services.configuration.snapshot()
     in_force = _shown(reading, str(handle.data_dir))
     in_force["providers"] = await _providers(handle, infos.values(), in_force["providers"])
     # The selected model may be unusable; show the one that is used in its place.
@@ -76,15 +76,15 @@ async def server_config(request: Request) -> dict[str, Any]:
 
 
 def _everywhere(data_dir: str) -> dict[str, Any]:
-    places = places_for("/", os.environ, data_dir=data_dir)
+    places = locate_settings("/", os.environ, data_dir=data_dir)
     sources = tuple(source for source in places.sources if source.kind != "project")
     configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
-    return _shown(configuration.reading(), data_dir)
+    return _shown(configuration.snapshot(), data_dir)
 
 
 def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     """Return the settings without secrets, with the defaults of options that are not set."""
-    tree = redacted(reading.tree)
+    tree = redact(reading.tree)
     options = {**_whole(Options()), **tree.get("options", {})}
     options["attribution"] = _whole(reading.settings.options.attribution)
     options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
@@ -117,7 +117,7 @@ def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoi
         wanted.top_k,
         wanted.frequency_penalty,
         wanted.presence_penalty,
-        redacted(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
+        redact(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
     )
 
 
@@ -159,9 +159,9 @@ def facts_of(info: ModelInfo) -> ModelFacts:
 
 async def config_set(request: Request) -> None:
     """Set a value. One that does not fit its key is refused, because it would be ignored silently."""
-    path = key_path(request.body.key)
+    path = parse_key(request.body.key)
     is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
-    if is_checked and (wrong := objections(path, request.body.value)):
+    if is_checked and (wrong := value_problems(path, request.body.value)):
         raise BadRequest(f"{request.body.key}: {' '.join(wrong)}")
     if path == ("permissions", "allow") and request.body.scope == 1:
         _refuse_outdated(request.handle, request.body.value)
@@ -174,7 +174,7 @@ def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
     """
     from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415 - only where rules are set
 
-    known = handle.config.scope(1).get("permissions", {}).get("allow", [])
+    known = handle.config.read_scope(1).get("permissions", {}).get("allow", [])
     if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:
         raise BadRequest(
             f"The rule {new[0][:80]!r} names a relative program without its directory, and would not be used here: "
@@ -192,12 +192,14 @@ async def config_model(request: Request) -> None:
     """Select a model. An unusable one is refused and not stored, because the next run would fail."""
     chosen = msgspec.to_builtins(request.body.model)
     kind = request.body.model_type
-    if wrong := objections(("models", kind), chosen):
+    if wrong := value_problems(("models", kind), chosen):
         raise BadRequest(" ".join(wrong))
-    if request.handle.services.choice is not None:
-        found = await request.handle.services.choice.check(msgspec.convert(chosen, Selection))
+    if request.services.choice is not None:
+        found = await request.services.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
-    recent = [item for item in request.handle.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
+    recent = [
+        item for item in request.handle.config.read_scope(0).get("recent_models", {}).get(kind, []) if item != chosen
+    ]
     # Store the choice first: if it is refused, it must not be listed as recent.
     request.handle.config.set(request.body.scope, f"models.{kind}", chosen)
     _set(request.handle, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
@@ -219,16 +221,16 @@ async def config_provider_key(request: Request) -> None:
     if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
-        _set(request.handle, _scope(request), dotted(("providers", provider, "oauth")), key)
+        _set(request.handle, _scope(request), format_key(("providers", provider, "oauth")), key)
         return
     if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    _set(request.handle, _scope(request), dotted(("providers", provider, "api_key")), key)
+    _set(request.handle, _scope(request), format_key(("providers", provider, "api_key")), key)
 
 
 async def config_refresh_oauth(request: Request) -> None:
     """Refresh an OAuth token. The next model request uses the new token; other processes read it from the store."""
-    provider, services = _provider_id(request), request.handle.services
+    provider, services = _provider_id(request), request.services
     try:
         token = await asyncio.to_thread(services.credentials.token, provider)
     except HoldfastError as error:
@@ -253,7 +255,7 @@ def problems_of(handle: WorkspaceHandle) -> tuple[Problem, ...]:
     """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
     of date.
     """
-    reading = handle.services.configuration.reading()
+    reading = handle.services.configuration.snapshot()
     outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
     return (*reading.problems, *handle.services.extensions.hooks.problems(), *outdated)
 
@@ -265,11 +267,11 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
 
 async def default_small_model(request: Request) -> ModelChoice:
     """Return the default small model of a provider, or the one in use."""
-    choice = request.handle.services.choice
+    choice = request.services.choice
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    return choice_of(request.handle, "small", (await request.handle.workspace.engine.kit.models.small()).info)
+    return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
 
 
 def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
@@ -313,13 +315,13 @@ async def needs_init(request: Request) -> NeedsInit:
 
 async def init_project(request: Request) -> None:
     """Record that initialization was offered, whatever the answer, so that it is not offered again."""
-    await asyncio.to_thread(replace, str(_flag(request.handle)), b"")
+    await asyncio.to_thread(replace_file, str(_flag(request.handle)), b"")
     request.handle.notify_settings_changed()
 
 
 async def init_prompt(request: Request) -> InitPrompt:
     """Return the prompt that writes the description."""
-    return InitPrompt(_PROMPT.format(_guide(request.handle.services.settings.options)))
+    return InitPrompt(_PROMPT.format(_guide(request.services.settings.options)))
 
 
 def _flag(handle: WorkspaceHandle) -> Path:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.config.problems import dotted
+from holdfast.config.problems import format_key
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
@@ -42,7 +42,7 @@ _PATIENCE = 15.0
 
 def _servers(handle: WorkspaceHandle) -> McpExtension:
     """Return the servers after re-reading the settings and the trust in the project."""
-    handle.services.configuration.reading()
+    handle.services.configuration.snapshot()
     return handle.services.extensions.mcp
 
 
@@ -160,7 +160,7 @@ def _finding(handle: WorkspaceHandle, info: McpInfo) -> Finding | None:
     if info.state in ("connected", "disabled"):
         return None
     file, line = place_of(handle, "mcp", info.name)
-    name = dotted(("mcp", info.name))
+    name = format_key(("mcp", info.name))
     if info.state == "starting":
         return Finding("mcp servers", "note", f"{name} is still starting.", "Look again in a moment.", file, line)
     if info.state == "needs auth":

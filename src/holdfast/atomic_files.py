@@ -16,37 +16,37 @@ from typing import TypeAlias
 from holdfast.domain.errors import Conflict, HoldfastError, StorageUnavailable
 
 __all__ = [
-    "LARGEST",
+    "MAX_FILE_SIZE",
+    "FileUnreadable",
+    "FileUnwritable",
     "Signature",
-    "Unreadable",
-    "Unwritable",
-    "contents",
+    "directory_lock",
+    "file_signature",
     "has_changed",
-    "locked",
-    "replace",
-    "signature",
+    "read_file",
+    "replace_file",
     "sync_directory",
 ]
 
-LARGEST = 256 * 1024
+MAX_FILE_SIZE = 256 * 1024
 """More than anybody writes by hand. What is larger is no configuration, and is not read."""
 
 Signature: TypeAlias = tuple[int, int, int, int] | None
 """When a file changed, how large it is, which one it is; None if there is none."""
 
-_PATIENCE = 10.0
-_BETWEEN_TRIES = 0.01
+_LOCK_TIMEOUT = 10.0
+_RETRY_INTERVAL = 0.01
 
 
-class Unreadable(HoldfastError):
+class FileUnreadable(HoldfastError):
     """The file cannot be read."""
 
 
-class Unwritable(StorageUnavailable):
+class FileUnwritable(StorageUnavailable):
     """The file cannot be written."""
 
 
-def signature(path: str) -> Signature:
+def file_signature(path: str) -> Signature:
     """What changes when the file does. Costs one look at the directory."""
     try:
         return _signature(os.stat(path))
@@ -58,10 +58,10 @@ def has_changed(path: str, seen: Signature) -> bool:
     """Whether the file is another than it was. Asked before every run, and mostly of files that are not there."""
     if seen is None:
         return os.access(path, os.F_OK)
-    return signature(path) != seen
+    return file_signature(path) != seen
 
 
-def contents(path: str) -> tuple[bytes, Signature]:
+def read_file(path: str) -> tuple[bytes, Signature]:
     """The whole file and the signature it had. `FileNotFoundError` if there is none, `Unreadable` if it is no file
     one can read.
     """
@@ -70,24 +70,24 @@ def contents(path: str) -> tuple[bytes, Signature]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(path) from error
     except (OSError, ValueError) as error:
-        raise Unreadable(f"{path} cannot be read: {_why(error)}.") from error
+        raise FileUnreadable(f"{path} cannot be read: {_reason(error)}.") from error
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise Unreadable(f"{path} is not a file: move it away, or put a file in its place.")
+            raise FileUnreadable(f"{path} is not a file: move it away, or put a file in its place.")
         data = _read(descriptor)
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {_why(error)}.") from error
+        raise FileUnreadable(f"{path} cannot be read: {_reason(error)}.") from error
     finally:
         os.close(descriptor)
-    if len(data) > LARGEST:
-        raise Unreadable(f"{path} is larger than {LARGEST // 1024} KiB: that is no configuration.")
+    if len(data) > MAX_FILE_SIZE:
+        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB: that is no configuration.")
     return data, _signature(state)
 
 
 def _read(descriptor: int) -> bytes:
     pieces: list[bytes] = []
-    left = LARGEST + 1
+    left = MAX_FILE_SIZE + 1
     while left > 0 and (piece := os.read(descriptor, left)):
         pieces.append(piece)
         left -= len(piece)
@@ -98,7 +98,7 @@ def _signature(state: os.stat_result) -> Signature:
     return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
 
 
-def _why(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         if error.errno == errno.ELOOP:
             return "it is a link that leads back to itself"
@@ -107,13 +107,13 @@ def _why(error: OSError | ValueError) -> str:
 
 
 @contextmanager
-def locked(directory: str) -> Iterator[None]:
+def directory_lock(directory: str) -> Iterator[None]:
     """The only writer in `directory`, among all processes. The lock is on the directory itself: it leaves no file."""
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     except (OSError, ValueError) as error:
-        raise Unwritable(f"Nothing can be written in {directory}: {_why(error)}.") from error
+        raise FileUnwritable(f"Nothing can be written in {directory}: {_reason(error)}.") from error
     try:
         _acquire(descriptor, directory)
         yield
@@ -122,7 +122,7 @@ def locked(directory: str) -> Iterator[None]:
 
 
 def _acquire(descriptor: int, directory: str) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     pause = threading.Event()
     while True:
         try:
@@ -130,12 +130,12 @@ def _acquire(descriptor: int, directory: str) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise Conflict(f"Another process is writing in {directory}: try again.") from None
-            pause.wait(_BETWEEN_TRIES)
+            pause.wait(_RETRY_INTERVAL)
         else:
             return
 
 
-def replace(path: str, data: bytes, *, mode: int = 0o600) -> None:
+def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
     """A crash leaves the old file or the new one, never half of one. A link stays a link: its target is replaced."""
     target = os.path.realpath(path)
     directory = os.path.dirname(target)
@@ -153,7 +153,7 @@ def replace(path: str, data: bytes, *, mode: int = 0o600) -> None:
     except OSError as error:
         with _ignored():
             os.unlink(draft)
-        raise Unwritable(f"{path} cannot be written: {_why(error)}.") from error
+        raise FileUnwritable(f"{path} cannot be written: {_reason(error)}.") from error
 
 
 def sync_directory(directory: str) -> None:
