@@ -27,7 +27,7 @@ from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
-from holdfast.workspace.search.search import Match, true_matches
+from holdfast.workspace.search.search import Match, confirmed_matches
 from tools.desk import Desk
 from workspace.played_guard import NOBODY, Ground, Line
 
@@ -496,7 +496,7 @@ def test_a_directory_in_place_of_a_file_is_closed(tmp_path: Path) -> None:
     before = descriptors()
     assert not IgnoreRules(str(tmp_path)).is_ignored(str(tmp_path / "found"), is_folder=True)
     assert list(GitScanner(str(tmp_path)).scan().entries) == [str(tmp_path / "repository/.git")]
-    assert true_matches(os.path.realpath(tmp_path), [Match("found", 1, 1, "x")]) == []
+    assert confirmed_matches(os.path.realpath(tmp_path), [Match("found", 1, 1, "x")]) == []
     assert descriptors() == before
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.process.child_process import Child, find_program, run_child
 from holdfast.workspace.search import search
-from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
 Said = tuple[bytes, bytes, int]
 """What a program says on its two streams, and its exit code."""
@@ -67,11 +67,11 @@ class Stage:
         self.children.append(Played(*answer))
         return self.children[-1]
 
-    def where(self, name: str = "", seconds: float = 30, most: int = 100) -> Search:
+    def where(self, name: str = "", seconds: float = 30, most: int = 100) -> SearchScope:
         place = str(self.root / name) if name else str(self.root)
-        return Search(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
+        return SearchScope(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
 
-    async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> FoundText:
+    async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> TextMatches:
         return await self.searcher.grep(self.where(name, **more), GrepRequest(pattern))  # type: ignore[arg-type]
 
 
@@ -109,7 +109,7 @@ async def test_how_a_search_ends(root: Path, answers: list[Said | OSError], foun
             await stage.grep()
     else:
         result = await stage.grep()
-        assert (len(result.matches), result.is_truncated, result.is_late) == (found, False, False)
+        assert (len(result.matches), result.is_truncated, result.is_timed_out) == (found, False, False)
     assert stage.answers == []
     assert all(child.was_killed for child in stage.children)
 
@@ -121,8 +121,8 @@ async def test_a_program_that_cannot_be_started_at_the_end_is_an_error(root: Pat
 
 async def test_a_search_that_takes_too_long_is_ended(root: Path) -> None:
     stage = Stage(root, (b"", b"", None), (b"", b"", None))
-    assert (await stage.grep(seconds=0)).is_late
-    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_late
+    assert (await stage.grep(seconds=0)).is_timed_out
+    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_timed_out
     assert [child.was_killed for child in stage.children] == [True, True]
 
 
@@ -145,14 +145,14 @@ async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkey
     monkeypatch.setattr(Played, "reader", Slow)
     stage = Stage(root, (HIT, b"", None), (b"a\0", b"", None))
     result = await stage.grep()
-    assert (len(result.matches), result.is_late) == (1, True)
+    assert (len(result.matches), result.is_timed_out) == (1, True)
     names = await stage.searcher.files(stage.where(), "*")
-    assert (names.paths, names.is_late) == (("a",), True)
+    assert (names.paths, names.is_timed_out) == (("a",), True)
     assert [child.was_killed for child in stage.children] == [True, True]
 
 
 async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MOST_GATHERED", 5)
+    monkeypatch.setattr(search, "_MAX_MATCHES", 5)
     stage = Stage(root, (b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None))
     result = await stage.grep()
     assert [match.line for match in result.matches] == [1, 2, 3, 4, 5, 6]
@@ -173,7 +173,7 @@ async def test_files_are_told_once_and_cut_where_there_are_more(root: Path, most
 
 
 async def test_a_list_of_files_that_was_broken_off_is_called_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MOST_FILES", 2)
+    monkeypatch.setattr(search, "_MAX_FILES", 2)
     for name in ("b", "c"):
         (root / name).write_text("")
     stage = Stage(root, (b"a\0b\0c\0", b"", None))
