@@ -15,8 +15,8 @@ from holdfast import __version__
 from holdfast.cli.common import Failure, sentences, server_options, where_options
 from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
 from holdfast.cli.server_connection import ServerConnection
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import ServerLocation, locate, secure_directory
 from holdfast.client.server_check import VersionMismatch
 from holdfast.client.terminal_text import harmless

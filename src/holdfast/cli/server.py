@@ -12,8 +12,8 @@ import click
 from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
 from holdfast.cli.server_boot import Start, boot
 from holdfast.cli.server_connection import ServerConnection, wait_quietly
+from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import locate
 from holdfast.client.server_check import end_of
 from holdfast.client.sync_client import SyncClient
