@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.house import PATIENCE, House
-from holdfast.cli.server_connection import ServerConnection, text_in
+from holdfast.cli.server_connection import ServerConnection, required_text
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
 ANSWER = "word1 word2\n"
@@ -81,7 +81,7 @@ def place(home: House) -> Path:
 def test_without_a_terminal_a_tool_that_asks_is_refused(home: House, place: Path) -> None:
     done = home.call("run", WRITE, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
-    assert "refused, for nobody can be asked: write:" in done.stderr
+    assert "refused, because there is no terminal: write:" in done.stderr
     assert 'permissions.allow = ["write:write(x)"]' in done.stderr
     assert "--yolo" in done.stderr
     assert not (place / "x").exists()
@@ -107,7 +107,7 @@ def test_a_flag_does_not_allow_what_a_deny_rule_may_be_about(home: House, place:
 
 ASKED = "active in a moment"
 """Drawn below an approval, as long as its keys do not act."""
-ACTIVE = "(enter answers, arrows choose)"
+ACTIVE = "(Enter: answer, arrows: choose)"
 DOWN = "\x1b[B"
 
 
@@ -168,7 +168,7 @@ def test_the_terminal_is_left_as_it_was(home: House, place: Path) -> None:
 def test_always_shows_the_rule_it_saves(home: House, place: Path, keys: str) -> None:
     with seat(home, place, WRITE) as at:
         at.see(ASKED)
-        assert "Always saves the rule write:write(x)" in at.seen
+        assert "“Always” saves the rule write:write(x)" in at.seen
         at.type(keys)
         assert at.end() == (0, ANSWER)
     assert "write:write(x)" in home.call("config", "show", cwd=place).stdout
@@ -227,20 +227,20 @@ def test_who_waits_for_a_run_without_a_terminal_does_not_wait_for_ever(home: Hou
     left = home.say("run", "--detach", "--cwd", str(place), WRITE)
     done = home.call("runs", "wait", left, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
-    assert "refused, for nobody can be asked: write:" in done.stderr
+    assert "refused, because there is no terminal: write:" in done.stderr
     assert not (place / "x").exists()
 
 
 def test_who_waits_without_a_terminal_decides_nothing_for_somebody_who_works_there(home: House, place: Path) -> None:
-    with closing(ServerConnection(home.where, str(place))) as link:
-        link.enter()
-        session = text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": "x"}), "id")
+    with closing(ServerConnection(home.where, str(place))) as connection:
+        connection.open()
+        session = required_text(connection.request_json("POST", connection.path("sessions"), body={"title": "x"}), "id")
         prompt = {"session_id": session, "prompt": WRITE, "run_id": "theirs", "interactive": True}
-        link.send("POST", link.path("agent"), body=prompt)
+        connection.send("POST", connection.path("agent"), body=prompt)
         waiting = home.start("runs", "wait", "theirs", "--cwd", str(place))
         assert waiting.stderr is not None
         told = waiting.stderr.readline().decode()
-        assert "waits for a permission: write: Create file" in told
+        assert "waits for approval: write: Create file" in told
         assert f"holdfast attach {session}" in told
-        link.send("POST", link.path("runs", "theirs", "cancel"))
+        connection.send("POST", connection.path("runs", "theirs", "cancel"))
         assert waiting.wait(PATIENCE) == 130

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cli import run, server, server_boot
 from holdfast.cli.run_client import run_args
-from holdfast.cli.run_client.run_args import HowDelivered, RunArgs, read_quickly
+from holdfast.cli.run_client.run_args import DeliveryMode, RunArgs, parse_fast
 from holdfast.domain.runs import Delivery
 
 PLAIN: list[list[str]] = [
@@ -72,12 +72,12 @@ def test_it_reads_what_click_reads(arguments: list[str], places: dict[str, str])
         places.get(item, item.replace("=FILE", f"={places['FILE']}")) if "FILE" in item or item in places else item
         for item in arguments
     ]
-    assert read_quickly(given) == _by_click(given)
+    assert parse_fast(given) == _by_click(given)
 
 
 @pytest.mark.parametrize("arguments", DOUBTFUL, ids=" ".join)
 def test_it_leaves_the_rest_to_click(arguments: list[str], places: dict[str, str]) -> None:
-    assert read_quickly([places.get(item, item) for item in arguments]) is None
+    assert parse_fast([places.get(item, item) for item in arguments]) is None
 
 
 def _options(command: click.Command) -> dict[str, dict[str, str]]:
@@ -91,11 +91,11 @@ def _options(command: click.Command) -> dict[str, dict[str, str]]:
 
 
 def test_it_knows_every_option() -> None:
-    assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.MANY}
+    assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.REPEATABLE}
     assert _options(server.serve_command) == {"flags": server_boot.FLAGS, "values": server_boot.VALUES, "many": {}}
-    assert get_args(HowDelivered) == get_args(Delivery)
+    assert get_args(DeliveryMode) == get_args(Delivery)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["x"], ["--host"], ["--host", "--verbose"], ["--verbose=1"]])
 def test_a_server_is_not_started_by_a_command_line_that_needs_explaining(arguments: list[str]) -> None:
-    assert server_boot.serve_quickly(arguments) is None
+    assert server_boot.serve_fast(arguments) is None

@@ -14,7 +14,7 @@ import pytest
 
 from cli.house import PATIENCE, House
 from cli.test_ask import ACTIVE, ASKED, WRITE
-from holdfast.cli.console.approvals import read_answer
+from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
 
@@ -105,7 +105,7 @@ def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House)
         plain.type(WRITE)
         plain.keys("y, please al")
         plain.see("/deny why")
-        plain.see("finish or send your text first")
+        plain.see("send or clear your text first")
         plain.type("so look at the tests")
         plain.see("> y, please also look at the tests\n")
         for line in ("y", "no", "allow", "words=1"):
@@ -132,14 +132,14 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
         plain.see(ASKED)
         plain.keys("/allow")
         plain.see("> /allow")
-        with closing(ServerConnection(home.where, str(place))) as link:
-            link.enter()
-            (ask,) = link.ask(tuple[PermissionRequest, ...], "GET", link.path("permissions", "pending"))
+        with closing(ServerConnection(home.where, str(place))) as connection:
+            connection.open()
+            (ask,) = connection.request(tuple[PermissionRequest, ...], "GET", connection.path("permissions", "pending"))
             body = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
-            link.send("POST", link.path("permissions", "grant"), body=body)
+            connection.send("POST", connection.path("permissions", "grant"), body=body)
         plain.see("/deny why")
         plain.type("")
-        plain.see("typed before this approval appeared")
+        plain.see("begun before this approval appeared")
         assert not (place / "y").exists()
         plain.type("/deny")
         plain.see("[denied]")
@@ -148,12 +148,12 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
 
 def test_auto_approve_is_shown(home: House) -> None:
     place = began(home, "plain-auto")
-    with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as link:
-        link.enter()
-        link.send("POST", link.path("permissions", "skip"), body={"skip": True})
-        plain.see("[Auto-approve is on: tools act without asking]")
-        link.send("POST", link.path("permissions", "skip"), body={"skip": False})
-        plain.see("[Auto-approve is off: tools ask]")
+    with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as connection:
+        connection.open()
+        connection.send("POST", connection.path("permissions", "skip"), body={"skip": True})
+        plain.see("[Auto-approve is on: tools act without approval]")
+        connection.send("POST", connection.path("permissions", "skip"), body={"skip": False})
+        plain.see("[Auto-approve is off: tools need approval]")
 
 
 def test_who_answered_is_told_to_the_others(home: House) -> None:
@@ -204,7 +204,7 @@ def test_questions_are_answered_one_after_the_other(home: House) -> None:
         plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[One of them (2 of 3). ")
         plain.see(ACTIVE)
         plain.type("2")
-        plain.see("In your own words (3 of 3)")
+        plain.see("Write an answer (3 of 3)")
         plain.keys("\t")
         plain.type("Because.")
         plain.see("word1 word2")
@@ -227,7 +227,7 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
         plain.see("(1 of 3). ")
         run = json.loads(home.say("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
         home.say("runs", "cancel", "--cwd", str(place), run)
-        plain.see("The questions are not open any more.")
+        plain.see("The questions are closed.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
         assert plain.end() == 130
@@ -250,7 +250,7 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
 )
 def test_what_a_line_says(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
     question = Question("q", kind, "?", choices=(Choice("a", "red"), Choice("b", "Light blue")))
-    assert read_answer(question, line) == expected
+    assert parse_answer(question, line) == expected
 
 
 def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
@@ -290,7 +290,7 @@ def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) ->
     seen = process.stdout.read(1)
     with attached(home, place) as other:
         other.type(WRITE)
-        while b"asks for permission" not in seen:
+        while b"requests permission" not in seen:
             seen += process.stdout.read(1)
         other.see(ASKED)
         other.type("/deny")

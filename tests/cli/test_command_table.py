@@ -136,13 +136,15 @@ SERVED = (
     Row("mcp logs none", (STATES, get("W/mcp/log", name="none")), 4, err="no MCP server called none. There is: off."),
     Row("mcp restart off", (post("W/mcp/restart", name="off"), STATES), err="off: disabled, 0 tools."),
     Row("mcp login off --no-browser", (STATES,), 4, err="nobody logs in to it"),
-    Row("lsp list", (get("W/lsps"),), err="No language server runs here"),
+    Row("lsp list", (get("W/lsps"),), err="No language server is running here"),
     Row("lsp list --json", (get("W/lsps"),), out="[]"),
     Row("lsp logs none", (get("W/lsps/log", name="none"),), 4, err="no language server of that name"),
     Row("lsp restart", (post("W/lsps/restart", name=""),), err="No language server is running"),
     Row("lsp restart none", (post("W/lsps/restart", name="none"),), 4, err="no language server"),
     Row("lsp start none.py", code=4, err="There is no file none.py."),
-    Row("lsp start plain", (post("W/lsps/start", path="plain"), get("W/lsps")), err="No language server runs here"),
+    Row(
+        "lsp start plain", (post("W/lsps/start", path="plain"), get("W/lsps")), err="No language server is running here"
+    ),
     # The server
     Row("server status", out="address     unix://"),
     Row("server status --json", keys="pid version protocol address data_dir workspaces problem"),
@@ -150,11 +152,11 @@ SERVED = (
     Row("server start --json", keys="pid version protocol address data_dir workspaces problem"),
     Row("web --no-open", (post("/v1/web", port=0, env="*"),), out="http://127.0.0.1:"),
     Row("web --port 0", code=2, err="0 is not in the range"),
-    Row("web --close", (Request("DELETE", "/v1/web"),), out="Closed: pages"),
-    Row("doctor --area server", (get("W/doctor", areas="server"),), out="\nAll is well.\n"),
+    Row("web --close", (Request("DELETE", "/v1/web"),), out="Closed. Pages"),
+    Row("doctor --area server", (get("W/doctor", areas="server"),), out="\nNo problems.\n"),
     Row("doctor --area server --json", (get("W/doctor", areas="server"),), keys="findings"),
     Row("doctor --area server --area hooks", (get("W/doctor", areas="server,hooks"),), out="server"),
-    Row("doctor --area none", (get("W/doctor", areas="none"),), err="nothing to say about none", without="well"),
+    Row("doctor --area none", (get("W/doctor", areas="none"),), err="no results for none", without="problems"),
 )
 PLACE = {"cwd", "data_dir", "host"}
 """Checked for all commands together: `test_every_command_takes_another_directory`, and `test_data_directories`."""

@@ -45,14 +45,14 @@ def test_show_all_has_what_nobody_set(place: Commands) -> None:
 def test_nothing_set_is_said(place: Commands) -> None:
     done = place.call("config", "show")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "Nothing is set here" in done.stderr
+    assert "No settings are set here" in done.stderr
 
 
 def test_settings_made_over_the_wire_stand_above(place: Commands) -> None:
     place.user("[options]\nmax_steps = 7\n")
     place.write(place.data / "config.json", '{"options": {"max_steps": 8}}')
     done = place.call("config", "set", "options.max_steps", "9")
-    assert f"{place.data / 'config.json'}:1 stands above it" in done.stderr
+    assert f"{place.data / 'config.json'}:1 overrides it" in done.stderr
     assert place.say("config", "get", "options.max_steps") == "8\n"
 
 
@@ -60,9 +60,11 @@ def test_what_a_client_set_for_a_workspace_is_shown(alone: House) -> None:
     """The server's own files, found by the id that it gave the directory."""
     alone.serve()
     alone.say("sessions", "list")
-    with closing(ServerConnection(alone.where, str(alone.work))) as link:
-        link.enter()
-        link.send("POST", link.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41})
+    with closing(ServerConnection(alone.where, str(alone.work))) as connection:
+        connection.open()
+        connection.send(
+            "POST", connection.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41}
+        )
     script = [sys.executable, "-c", SCRIPT, "holdfast.cli.config", "command", "show", "--origin"]
     done = subprocess.run(script, capture_output=True, text=True, check=True, cwd=alone.work, env=alone.environment)
     assert f"\noptions.max_steps = 41  # {alone.home}/d/workspaces/" in done.stdout
@@ -80,11 +82,11 @@ def test_get(place: Commands) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("options.nope", "options.nope is not a key that is known"),
+        ("options.nope", "options.nope is not a known key"),
         ("mcp.none", "mcp.none is not set"),
         ("models.large.temperature", "is not set"),
         ("a b", "A key is a path"),
-        ("options.max_steps.x", "not a key"),
+        ("options.max_steps.x", "not a known key"),
     ],
 )
 def test_get_what_is_not_there(place: Commands, key: str, says: str) -> None:
@@ -113,7 +115,7 @@ def test_set_for_the_project(place: Commands) -> None:
     assert stat.S_IMODE(place.project_file.stat().st_mode) == 0o644
     assert "no effect" not in done.stderr
     done = place.call("config", "set", "--project", "env.A", "b")
-    assert "no effect until you trust this project" in done.stderr
+    assert "no effect until this project is trusted" in done.stderr
     assert "1 setting of this project has no effect" in place.call("config", "show").stderr
 
 
@@ -162,7 +164,8 @@ def test_check_minds_keys_that_others_may_read(place: Commands) -> None:
     place.user(f"[providers.p]\napi_key = '{CANARY}'\n").chmod(0o644)
     done = place.call("config", "check")
     assert (
-        done.stdout == f"warning: {place.user_file}: holds keys, and others may read it: chmod 600 {place.user_file}\n"
+        done.stdout
+        == f"warning: {place.user_file}: contains keys and is readable by other users: chmod 600 {place.user_file}\n"
     )
     place.user_file.chmod(0o600)
     assert place.call("config", "check").exit_code == 0

@@ -85,7 +85,7 @@ def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[Hous
     for place in places.values():
         place.mkdir()
     assert other.call("server", "status").returncode == 4, "the server of the one is not that of the other"
-    assert other.call("server", "stop").stdout == "No server runs.\n"
+    assert other.call("server", "stop").stdout == "No server is running.\n"
     commands = {
         "run": ("run", "words=1 of the other"),
         "runs": ("runs", "list"),

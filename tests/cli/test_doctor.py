@@ -48,7 +48,7 @@ def test_a_data_directory_that_is_none(alone: House) -> None:
     done = alone.call("doctor", "--data-dir", str(file))
     assert done.returncode == 1
     assert f"{file} is a file." in done.stdout
-    assert "→ Move it away" in done.stdout
+    assert "→ Move it, or" in done.stdout
 
 
 def test_a_server_that_cannot_start(alone: House) -> None:

@@ -29,19 +29,19 @@ class Server:
         self._environment = {"HOME": str(top), "XDG_RUNTIME_DIR": str(top / "r"), "HOLDFAST_DATA_DIR": str(top / "d")}
         (top / "r").mkdir(mode=0o700)
         patch.chdir(top)
-        patch.setattr(ServerConnection, "enter", self._enter)
-        patch.setattr(ServerConnection, "ask", self._ask)
+        patch.setattr(ServerConnection, "open", self._open)
+        patch.setattr(ServerConnection, "request", self._request)
         patch.setattr(ServerConnection, "path", lambda _, *names: "/".join(names))
         patch.setattr(ServerConnection, "close", self._close)
 
-    def _enter(self, *_: object) -> None:
+    def _open(self, *_: object) -> None:
         if self.error is not None:
             raise self.error
 
     def _close(self, *_: object) -> None:
         self.closed += 1
 
-    def _ask(self, answer: type, method: str, path: str, **more: object) -> object:
+    def _request(self, answer: type, method: str, path: str, **more: object) -> object:
         if answer is VersionInfo:
             return VersionInfo(self.version, "", "", "", "", 1, 7)
         self.queries.append(more.get("query"))
@@ -64,8 +64,8 @@ ERROR = Finding("settings", "error", "broken", file="/g")
 @pytest.mark.parametrize(
     ("findings", "code", "last"),
     [
-        ((OK,), 0, "All is well."),
-        ((OK, NOTE), 0, "All is well."),
+        ((OK,), 0, "No problems."),
+        ((OK, NOTE), 0, "No problems."),
         ((OK, WARNING), 0, "1 warning."),
         ((ERROR,), 1, "1 error."),
         ((ERROR, ERROR, WARNING), 1, "2 errors and 1 warning."),
@@ -108,11 +108,11 @@ def test_only_the_areas_that_are_wanted_count(
     ("error", "advice"),
     [
         (VersionMismatch("It is older."), ""),
-        (StartFailed("It did not start."), "holdfast logs shows what it said."),
-        (Unreachable("Nobody."), "Look at the address, and whether a server runs there: holdfast serve."),
-        (TimedOut("Late."), "Look at holdfast logs; holdfast server stop --force"),
-        (ConnectionLost("Cut."), "Look at holdfast logs; holdfast server stop --force"),
-        (ServerProblem(500, "Broken."), "Look at holdfast logs; holdfast server stop --force"),
+        (StartFailed("It did not start."), "See its output: holdfast logs."),
+        (Unreachable("Nobody."), "Check the address, and that a server is running there: holdfast serve."),
+        (TimedOut("Late."), "See holdfast logs. After holdfast server stop --force"),
+        (ConnectionLost("Cut."), "See holdfast logs. After holdfast server stop --force"),
+        (ServerProblem(500, "Broken."), "See holdfast logs. After holdfast server stop --force"),
         (HoldfastError("Something."), ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, HoldfastError) else "",

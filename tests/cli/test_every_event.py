@@ -4,17 +4,17 @@ import pytest
 
 from client.every_event import ABOUT_A_SESSION, TYPES, event_of
 from holdfast.cli.attach import _Screen, _show
-from holdfast.cli.common import Failure
-from holdfast.cli.run_client.run_follow import session_of
+from holdfast.cli.common import CommandError
+from holdfast.cli.run_client.run_follow import event_session
 from holdfast.domain.ids import SessionId
 
 HERE, THERE = SessionId("here"), SessionId("there")
 SAID = {
     "message": "words of an answer",
-    "permission_request": "[write asks for permission: Write it]\n",
-    "permission_notification": "[Permission was given.]\n",
-    "question_batch_request": "[The model asks: Shall I?]\n",
-    "question_batch_notification": "[The question is not open any more.]\n",
+    "permission_request": "[write requests permission: Write it]\n",
+    "permission_notification": "[Permission was granted.]\n",
+    "question_batch_request": "[Question: Shall I?]\n",
+    "question_batch_notification": "[The question is closed.]\n",
 }
 """What `attach` prints of an event without anything before it. Growth needs its message first."""
 GROWTH = {"message_delta": "words of an answer and more", "message_part": "words of an answer"}
@@ -25,7 +25,7 @@ NOT_REPORTED = {"attached", "removed", "tool_output"}
 @pytest.mark.parametrize("name", TYPES)
 def test_which_session_an_event_is_about(name: str) -> None:
     is_about = name in ABOUT_A_SESSION - NOT_REPORTED
-    assert session_of(event_of(name, HERE)) == (HERE if is_about else None)
+    assert event_session(event_of(name, HERE)) == (HERE if is_about else None)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -43,7 +43,7 @@ def test_what_is_shown_of_it(name: str, capfd: pytest.CaptureFixture[str]) -> No
 
 def test_a_session_that_is_deleted_ends_it(capfd: pytest.CaptureFixture[str]) -> None:
     _show(event_of("session", THERE, change="deleted"), HERE, _Screen(), None)
-    with pytest.raises(Failure, match="was deleted"):
+    with pytest.raises(CommandError, match="was deleted"):
         _show(event_of("session", HERE, change="deleted"), HERE, _Screen(), None)
     _show(event_of("message", HERE, change="deleted"), HERE, _Screen(), None)
     assert capfd.readouterr().out == ""

@@ -9,7 +9,7 @@ import pytest
 
 from cli.house import House
 from cli.in_process import Caller
-from holdfast.cli.run_client.run_lookup import noted, remember
+from holdfast.cli.run_client.run_lookup import record_directory, recorded_runs
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
@@ -55,17 +55,17 @@ def test_a_run_is_found_wherever_its_note_points(
     places: Places, note: str, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While its workspace is closed."""
-    ask = ServerConnection.ask
+    ask = ServerConnection.request
 
-    def ask_of_closed(link: ServerConnection, answer: type, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
-        return () if (method, path) == ("GET", "/v1/workspaces") else ask(link, answer, method, path, **more)
+    def ask_of_closed(connection: ServerConnection, answer: type, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
+        return () if (method, path) == ("GET", "/v1/workspaces") else ask(connection, answer, method, path, **more)
 
-    monkeypatch.setattr(ServerConnection, "ask", ask_of_closed)
+    monkeypatch.setattr(ServerConnection, "request", ask_of_closed)
     data = places.home.environment["HOLDFAST_DATA_DIR"]
     file = Path(data) / "detached" / "kept"
     file.unlink(missing_ok=True)
     if note:
-        remember(data, "kept", str(getattr(places, note)))
+        record_directory(data, "kept", str(getattr(places, note)))
     code, text = places.show(getattr(places, here))
     if "has" in (note, here):
         assert (code, "word1" in text) == (0, True)
@@ -85,16 +85,16 @@ def test_a_run_of_an_open_workspace_is_found_from_anywhere(places: Places) -> No
 
 
 def test_notes_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.run_client.run_lookup._MOST", 1)
+    monkeypatch.setattr("holdfast.cli.run_client.run_lookup._MAX_RECORDED", 1)
     for name in ("a", "bb", "ccc"):
-        remember(str(tmp_path), name, "/x")
+        record_directory(str(tmp_path), name, "/x")
         # The times of files are coarse.
         os.utime(tmp_path / "detached" / name, (len(name), len(name)))
-    remember(str(tmp_path), "four", "/x")
-    assert noted(str(tmp_path)) == ["four"]
+    record_directory(str(tmp_path), "four", "/x")
+    assert recorded_runs(str(tmp_path)) == ["four"]
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "detached").write_text("a file")
-    remember(str(tmp_path), "one", "/x")
-    assert noted(str(tmp_path)) == []
+    record_directory(str(tmp_path), "one", "/x")
+    assert recorded_runs(str(tmp_path)) == []

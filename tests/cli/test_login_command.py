@@ -43,7 +43,12 @@ def test_a_key_is_not_an_argument(place: Commands) -> None:
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [("", "No key came"), (" \n", "No key came"), ("two words", "A key is one word"), ("x\ny", "A key is one word")],
+    [
+        ("", "No key was given"),
+        (" \n", "No key was given"),
+        ("two words", "A key is one word"),
+        ("x\ny", "A key is one word"),
+    ],
 )
 def test_what_is_no_key_is_refused(place: Commands, key: str, said: str) -> None:
     done = place.call("login", "openai", stdin=key)
@@ -96,7 +101,7 @@ def test_logout_tells_of_other_keys(place: Commands) -> None:
 
 def test_which_provider_is_needed(place: Commands) -> None:
     done = place.call("login")
-    assert (done.exit_code, "Name the provider" in done.stderr) == (2, True)
+    assert (done.exit_code, "Give a provider" in done.stderr) == (2, True)
 
 
 def test_what_is_typed_is_not_shown(place: Commands) -> None:

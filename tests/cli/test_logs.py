@@ -27,7 +27,7 @@ class Log:
                 raise KeyboardInterrupt
             left.pop(0)()
 
-        patch.setattr("holdfast.cli.server_connection.wait_quietly", pause)
+        patch.setattr("holdfast.cli.server_connection.sleep", pause)
         return CliRunner().invoke(holdfast, ["logs", "--data-dir", str(self.data), *arguments])
 
     def add(self, text: str) -> None:
@@ -92,4 +92,4 @@ def test_no_log_is_a_sentence(log: Log, monkeypatch: pytest.MonkeyPatch) -> None
     log.remove()
     done = log.call(monkeypatch)
     assert (done.exit_code, done.stdout) == (4, "")
-    assert done.stderr == f"holdfast: There is no log to read at {log.file}: No such file or directory.\n"
+    assert done.stderr == f"holdfast: The log {log.file} cannot be read: No such file or directory.\n"

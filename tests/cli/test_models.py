@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli.models import command, waiting
+from holdfast.cli.models import command, progress_dots
 from holdfast.providers.model_discovery import LOCAL_SERVERS
 
 
@@ -91,7 +91,7 @@ def test_without_a_key_it_says_what_to_do(home: Home) -> None:
     result = home.call()
     assert result.exit_code == 0
     assert "* tour" in result.stdout
-    assert "there is no model behind it" in result.stdout
+    assert "scripted; no real model" in result.stdout
     assert "holdfast login" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
@@ -202,13 +202,13 @@ def test_a_refresh_that_fails_says_why(home: Home) -> None:
     result = home.call("--refresh")
     assert result.exit_code == 4
     first, *_ = result.stderr.splitlines()
-    assert first == "Fetching the newest catalogue from the npm registry, for 30 s at most ..."
+    assert first == "Fetching the newest catalogue from the npm registry (at most 30 s) ..."
     assert "npm_config_registry" in result.stderr
     assert not (home.path / "d/catalog.json").exists()
 
 
 def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.models._SECOND", 0.001)
+    monkeypatch.setattr("holdfast.cli.models._DOT_INTERVAL", 0.001)
     told: list[str] = []
     third = threading.Event()
 
@@ -224,7 +224,7 @@ def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) 
             return size
 
     monkeypatch.setattr("sys.stderr", Terminal())
-    with waiting("Fetching"):
+    with progress_dots("Fetching"):
         assert third.wait(20)
     assert "".join(told).startswith("Fetching ...")
     assert "".join(told).endswith("\n")

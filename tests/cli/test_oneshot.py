@@ -23,7 +23,7 @@ def test_the_title_of_a_session(text: str, title: str) -> None:
 
 
 class Wire:
-    """Stands for link and signals; each call of `send` raises the next of the given errors."""
+    """Replaces connection and signals; each call of `send` raises the next of the given errors."""
 
     client_id = "c"
     is_running = False
@@ -38,8 +38,8 @@ class Wire:
     def path(self, *names: str) -> str:
         return "/".join(names)
 
-    def enter(self, _: object) -> None:
-        self.done.append("enter")
+    def open(self, _: object) -> None:
+        self.done.append("open")
 
     def send(self, method: str, path: str, **_: object) -> None:
         self.done.append(f"{method} {path}")
@@ -50,19 +50,19 @@ class Wire:
 POST, DELETE = "POST agent", "DELETE sessions/s"
 
 
-def _post(wire: Any, *, is_new: bool) -> bool:  # noqa: ANN401
-    return run_prompt._post(wire, {"session_id": "s"}, wire, is_new=is_new)
+def _submit(wire: Any, *, is_new: bool) -> bool:  # noqa: ANN401
+    return run_prompt._submit(wire, {"session_id": "s"}, wire, is_new=is_new)
 
 
 @pytest.mark.parametrize("error", [ConnectionLost(), TimedOut(), Unreachable()], ids=repr)
 def test_a_lost_prompt_is_sent_once_more(error: Exception) -> None:
     wire = Wire(error)
-    assert _post(wire, is_new=True)
-    assert (wire.done, wire.is_running) == ([POST, "enter", POST], True)
+    assert _submit(wire, is_new=True)
+    assert (wire.done, wire.is_running) == ([POST, "open", POST], True)
     wire = Wire(error, error)
     with pytest.raises(type(error)):
-        _post(wire, is_new=True)
-    assert wire.done == [POST, "enter", POST]
+        _submit(wire, is_new=True)
+    assert wire.done == [POST, "open", POST]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_a_lost_prompt_is_sent_once_more(error: Exception) -> None:
 def test_a_new_session_is_deleted_after_a_refused_prompt(status: int, *, is_new: bool, is_deleted: bool) -> None:
     wire = Wire(ServerProblem(status, "no"), ConnectionLost())
     with pytest.raises(ServerProblem):
-        _post(wire, is_new=is_new)
+        _submit(wire, is_new=is_new)
     assert wire.done == [POST, DELETE][: 1 + is_deleted]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cli.house import PATIENCE, House
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
-from holdfast.cli.run_client.run_lookup import in_full
+from holdfast.cli.run_client.run_lookup import expand_id
 from holdfast.domain.errors import BadRequest
 from holdfast.server.rotating_log import KEPT, LONGEST
 
@@ -143,11 +143,11 @@ def test_the_beginning_of_an_id_is_enough(home: House) -> None:
 
 def test_only_what_is_certain_is_found_by_its_beginning() -> None:
     first, second = "abcd" + "0" * 28, "abcd" + "1" * 28
-    assert in_full("abcd0", [first, second, "abcd0-mine"]) == first
-    assert in_full("abcd", ["abcd", first]) == "abcd"
-    assert in_full("job-1", ["job-10", first]) == "job-1", "names that somebody chose are not guessed"
-    with pytest.raises(BadRequest, match=f"abcd can mean {first}, {second}: give more of it"):
-        in_full("abcd", [second, first])
+    assert expand_id("abcd0", [first, second, "abcd0-mine"]) == first
+    assert expand_id("abcd", ["abcd", first]) == "abcd"
+    assert expand_id("job-1", ["job-10", first]) == "job-1", "names that somebody chose are not guessed"
+    with pytest.raises(BadRequest, match=f"abcd is ambiguous: {first}, {second}. Give a longer prefix"):
+        expand_id("abcd", [second, first])
 
 
 def test_where_nothing_was_said_yet(home: House) -> None:
@@ -208,8 +208,8 @@ def test_the_server_tells_of_itself(home: House, place: str) -> None:
 def test_without_a_server(alone: House) -> None:
     """Looking starts nothing."""
     done = alone.call("server")
-    assert (done.returncode, "No server runs." in done.stderr) == (4, True)
-    assert alone.say("server", "stop") == "No server runs."
+    assert (done.returncode, "No server is running." in done.stderr) == (4, True)
+    assert alone.say("server", "stop") == "No server is running."
     assert alone.call("logs").returncode == 4
     places = msgspec.json.decode(alone.say("dirs", "--json"))
     assert places["data"] == os.path.realpath(alone.home / "d")

@@ -152,7 +152,7 @@ def test_a_prompt_that_is_refused_leaves_no_session_behind(home: House) -> None:
 def test_a_prompt_that_begins_with_a_dash(home: House) -> None:
     done = home.call("run", "-5 + 3")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "stands behind --" in done.stderr
+    assert "Put -- before" in done.stderr
     assert home.say("run", "--", "-5 words=2") == "word1 word2"
 
 
@@ -254,7 +254,7 @@ def test_a_detached_run_is_fetched_later(home: House) -> None:
 
 def test_time_is_up(home: House) -> None:
     done = home.call("run", "--timeout", "0.3", "--run-id", "late", LONG)
-    assert (done.returncode, done.stdout, done.stderr) == (124, "", "holdfast: timed out, and cancelled.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", "holdfast: timed out and cancelled.\n")
     assert home.run_of("late").outcome == "cancelled"
 
 
@@ -308,13 +308,14 @@ def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> N
 
 LOADED = """
 import atexit, sys
-from holdfast.cli import main, oneshot
+from holdfast.cli import main
+from holdfast.cli.run_client import run_prompt
 
-post = oneshot._post
-def noted(*arguments, **more):
+submit = run_prompt._submit
+def report(*arguments, **more):
     print("sent", *sys.modules, file=sys.stderr)
-    return post(*arguments, **more)
-oneshot._post = noted
+    return submit(*arguments, **more)
+run_prompt._submit = report
 atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
 sys.argv[0] = "holdfast"
 main.main()

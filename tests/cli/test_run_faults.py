@@ -31,7 +31,7 @@ def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: Hous
     server.wait(PATIENCE)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
-    assert b"interrupted: the server stopped" in err
+    assert b"interrupted, because the server stopped" in err
     assert out.endswith(b"\n")
     assert alone.server_process() not in (None, server.pid)
     assert alone.run_of("cut").outcome == "interrupted"
@@ -141,7 +141,7 @@ def test_a_directory_that_is_gone_is_said_in_a_sentence(arguments: tuple[str, ..
     command = f"rmdir {tmp_path} && exec {sys.executable} -P -m holdfast {' '.join(arguments)}"
     done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"The current directory is gone" in done.stderr
+    assert b"The current directory no longer exists" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
@@ -154,7 +154,7 @@ def test_over_tcp_the_token_is_found_or_asked_for(alone: House) -> None:
     assert alone.say("run", "--host", host, "words=3") == "word1 word2 word3"
     done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "wants its token" in done.stderr
+    assert "requires its token" in done.stderr
     assert "--data-dir" in done.stderr
 
 
@@ -260,7 +260,7 @@ def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
     for name, value in alone.environment.items():
         monkeypatch.setenv(name, value)
     with closing(server_connection.ServerConnection(alone.where, str(alone.work))) as made:
-        made.enter()
+        made.open()
         assert made.workspace
 
 
@@ -269,7 +269,7 @@ def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> 
     process = alone.server_process()
     assert process is not None
     os.kill(process, signal.SIGSTOP)
-    code = "from holdfast.cli import server, main; server._ANSWER = 0.3; main.main()"
+    code = "from holdfast.cli import server, main; server._REQUEST_TIMEOUT = 0.3; main.main()"
     for command in ("status", "stop"):
         asked = alone.start("server", command, code=code)
         said, complaint = asked.communicate(timeout=PATIENCE)
@@ -281,17 +281,18 @@ def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> 
 
 DYING = """
 import os, select, signal
-from holdfast.cli import main, oneshot
+from holdfast.cli import main
+from holdfast.cli.run_client import run_prompt
 
-def once(link, *rest):
-    oneshot._session = session
-    process = link.ask_plainly("GET", "/v1/version")["pid"]
+def once(connection, *rest):
+    run_prompt._choose_session = choose
+    process = connection.request_json("GET", "/v1/version")["pid"]
     watch = os.pidfd_open(process)
     os.kill(process, signal.SIGKILL)
     select.select([watch], [], [])
-    return session(link, *rest)
+    return choose(connection, *rest)
 
-session, oneshot._session = oneshot._session, once
+choose, run_prompt._choose_session = run_prompt._choose_session, once
 main.main()
 """
 

@@ -73,7 +73,7 @@ def test_what_leaves_at_once(signals: Signals, is_running: bool, sent: list[int]
 def test_a_second_one_leaves_at_once_when_the_server_knows_of_the_first(signals: Signals) -> None:
     signals.is_running = True
     assert _send(signal.SIGINT) is None
-    signals.heeded()
+    signals.confirm_cancel()
     assert _send(signal.SIGINT) == CANCELLED
 
 
@@ -81,7 +81,7 @@ def test_who_has_asked_twice_leaves_as_soon_as_the_server_knows(signals: Signals
     signals.is_running = True
     assert [_send(signal.SIGINT), _send(signal.SIGINT)] == [None, None]
     with pytest.raises(SystemExit) as left:
-        signals.heeded()
+        signals.confirm_cancel()
     assert left.value.code == CANCELLED
 
 

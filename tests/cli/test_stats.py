@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cli.house import House
-from holdfast.cli.stats_html import page
+from holdfast.cli.stats_html import render_page
 from holdfast.domain.usage import ModelUse, Stats
 
 WEEK = tuple(tuple(day * hour for hour in range(24)) for day in range(7))
@@ -94,7 +94,7 @@ class _Reader(HTMLParser):
 
 
 def test_the_page_is_whole_and_asks_nobody() -> None:
-    text = page(SOME, date(2026, 11, 16))
+    text = render_page(SOME, date(2026, 11, 16))
     reader = _Reader()
     reader.feed(text)
     assert not reader.open
@@ -110,5 +110,5 @@ def test_the_page_is_whole_and_asks_nobody() -> None:
 def test_a_page_without_numbers() -> None:
     empty = Stats(0, 0, 0, 0, 0.0, {}, {}, 0.0, workspaces=("/x",), week=tuple((0,) * 24 for _ in range(7)))
     reader = _Reader()
-    reader.feed(page(empty, date(2026, 11, 16)))
+    reader.feed(render_page(empty, date(2026, 11, 16)))
     assert "There are no runs yet." in reader.texts

@@ -45,7 +45,7 @@ def test_a_closed_stdin_is_an_empty_one(home: House) -> None:
 def test_who_leaves_and_cannot_print_the_run_id_is_told_it(home: House) -> None:
     done = _shell(home, "$H run --detach --run-id left words=2 > /dev/full")
     assert done.returncode == 1
-    assert "its run is left." in done.stderr
+    assert "its run id is left." in done.stderr
 
 
 def test_an_answer_is_fetched_twice_and_from_anywhere(alone: House) -> None:
@@ -103,8 +103,9 @@ def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
 
 def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
     said = (
-        f"from holdfast.cli.console.run_output import Speaker, complain; text = {EVIL!r}\n"
-        "Speaker('stream').write(text + chr(10)); complain(text); Speaker('json').line(text[-1].encode())"
+        f"from holdfast.cli.console.run_output import RunOutput, print_stderr; text = {EVIL!r}\n"
+        "RunOutput('stream').write(text + chr(10)); print_stderr(text)\n"
+        "RunOutput('json').write_event(text[-1].encode())"
     )
     assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
 
@@ -138,9 +139,9 @@ def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(a
 def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
     """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
     said = (
-        "import fcntl, struct, termios; from holdfast.cli.console.run_output import Speaker\n"
+        "import fcntl, struct, termios; from holdfast.cli.console.run_output import RunOutput\n"
         "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 9, 24, 0, 0))\n"
-        f"speaker = Speaker('final'); speaker.doing('tool ' + {EVIL!r} * 9); speaker.draw()"
+        f"output = RunOutput('final'); output.set_activity('tool ' + {EVIL!r} * 9); output.draw()"
     )
     shown = _on_a_terminal(home, "-c", said).decode().removeprefix("\r\x1b[K")
     assert "\x1b" not in shown
@@ -150,7 +151,7 @@ def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> No
 
 LOADING = """
 import os, signal, sys
-from holdfast.cli import oneshot
+from holdfast.cli.run_client import run_prompt
 from holdfast.cli.run_client.signals import Signals
 
 def noisy(name):
@@ -158,9 +159,9 @@ def noisy(name):
     load(name)
     print("loaded", flush=True)
 
-load, oneshot.import_module = oneshot.import_module, noisy
+load, run_prompt.import_module = run_prompt.import_module, noisy
 Signals().install()
-oneshot._load()
+run_prompt._import_follower()
 """
 
 
@@ -196,7 +197,7 @@ def test_time_is_up_also_for_a_pipe_that_has_no_end(home: House) -> None:
         os.close(read)
         os.close(write)
     assert (done.returncode, done.stdout) == (124, "")
-    assert "stdin has no end" in done.stderr
+    assert "end of stdin" in done.stderr
 
 
 def test_a_terminal_that_cannot_clear_a_line_is_not_drawn_on(home: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands
     assert f"{place.project} is not trusted." in shown
     assert place.call("trust").exit_code == 2
     assert not place.open().reading().project.is_trusted
-    assert "is trusted, until it brings settings along" in place.call("trust", "--yes").stderr
+    assert "is trusted, until it contains settings" in place.call("trust", "--yes").stderr
     assert place.open().reading().project.is_trusted
     place.shared(FILE)
     assert place.open().current().mcp == {}
@@ -104,7 +104,7 @@ def test_a_broken_file_is_not_trusted(place: Commands) -> None:
     done = place.call("trust", "--yes")
     assert done.exit_code == 4
     assert f"{place.project / '.holdfast.toml'}:1: this is not TOML" in done.stderr
-    assert "Mend these files first" in done.stderr
+    assert "Correct these files first" in done.stderr
 
 
 def test_long_files_are_not_poured_out(place: Commands) -> None:

@@ -1,4 +1,4 @@
-"""What a run's events mean to the one who waits: C-29 and C-30, without a process."""
+"""`RunEvents`: the interpretation of the events of one run (C-29, C-30), without a process."""
 
 from collections.abc import Iterable
 
@@ -31,32 +31,34 @@ HERE, THERE = SessionId("here"), SessionId("there")
 ANSWER = MessageId("answer")
 
 
-class Heard:
+class SinkRecorder:
+    """Records the calls of a `RunEventSink`; `|` in the text marks a retraction."""
+
     def __init__(self) -> None:
-        self.said = ""
-        self.did: list[str] = []
-        self.noted: list[str] = []
+        self.text = ""
+        self.activities: list[str] = []
+        self.notices: list[str] = []
 
-    def text(self, message: MessageId, piece: str) -> None:
+    def write_piece(self, message: MessageId, piece: str) -> None:
         assert message == ANSWER
-        self.said += piece
+        self.text += piece
 
-    def doing(self, what: str) -> None:
-        self.did.append(what)
+    def set_activity(self, activity: str) -> None:
+        self.activities.append(activity)
 
-    def note(self, text: str) -> None:
-        self.noted.append(text)
+    def print_notice(self, text: str) -> None:
+        self.notices.append(text)
 
-    def withdrawn(self) -> None:
-        self.said += "|"
+    def retract(self) -> None:
+        self.text += "|"
 
 
-def _watched(*events: Event) -> tuple[RunEvents, Heard]:
-    heard = Heard()
-    watch = RunEvents(MINE, HERE, heard)
-    for event in events:
-        watch.take(StreamEvent(event))
-    return watch, heard
+def _process(*stream: Event) -> tuple[RunEvents, SinkRecorder]:
+    sink = SinkRecorder()
+    events = RunEvents(MINE, HERE, sink)
+    for event in stream:
+        events.process(StreamEvent(event))
+    return events, sink
 
 
 def _message(*parts: Part, run: RunId = MINE, created: bool = True) -> Event:
@@ -92,51 +94,53 @@ def _text(text: str) -> TextPart:
         (RunId(""), SessionId(""), False),
     ],
 )
-def test_whose_error_it_is(run: RunId, session: SessionId, *, is_ours: bool) -> None:
-    """C-29: the run id decides; without one the session; an empty or foreign one is ignored."""
+def test_errors_are_matched_by_run_id_then_by_session(run: RunId, session: SessionId, *, is_ours: bool) -> None:
+    """C-29: the run id decides; without one the session; an error of another session is ignored."""
     notice = AgentNotice("error", error="it broke", run_id=run, session_id=session)
-    watch, heard = _watched(AgentEvent(Change("created", notice)))
-    assert (watch.error, watch.is_doubtful) == (("it broke", True) if is_ours else ("", False))
-    assert watch.end is None
-    assert heard.noted == ([] if run or session else ["it broke"]), "what concerns everybody is told, and ends nothing"
+    events, sink = _process(AgentEvent(Change("created", notice)))
+    assert (events.error, events.needs_refetch) == (("it broke", True) if is_ours else ("", False))
+    assert events.end is None
+    assert sink.notices == ([] if run or session else ["it broke"]), (
+        "a server notice is printed, and does not end the run"
+    )
 
 
-def test_that_a_turn_is_over_is_no_error() -> None:
+def test_the_end_of_a_turn_is_not_an_error() -> None:
     notice = AgentNotice("agent_finished", run_id=MINE, session_id=HERE)
-    watch, _ = _watched(AgentEvent(Change("created", notice)))
-    assert (watch.error, watch.is_doubtful) == ("", False)
+    events, _ = _process(AgentEvent(Change("created", notice)))
+    assert (events.error, events.needs_refetch) == ("", False)
 
 
-def test_only_its_own_end_counts() -> None:
+def test_the_end_of_another_run_is_ignored() -> None:
     """C-30: another run of the same session ends first."""
     foreign = RunComplete(HERE, ANSWER, OTHER, "completed", text="theirs")
     own = RunComplete(HERE, ANSWER, MINE, "completed", text="ours")
-    watch, _ = _watched(RunCompleteEvent(Change("updated", foreign)))
-    assert watch.end is None
-    watch.take(StreamEvent(RunCompleteEvent(Change("updated", own))))
-    assert watch.end == own
+    events, _ = _process(RunCompleteEvent(Change("updated", foreign)))
+    assert events.end is None
+    events.process(StreamEvent(RunCompleteEvent(Change("updated", own))))
+    assert events.end == own
 
 
-def test_an_answer_that_is_asked_for_again_begins_anew() -> None:
-    """C-30: nothing of the failed attempt stands in for the beginning of the next."""
+def test_a_repeated_attempt_replaces_the_text_of_the_failed_one() -> None:
+    """C-30: no text of the failed attempt is kept as the beginning of the next."""
     failed = [_message(), _part(_text("half an ")), _delta(8, "answer")]
-    watch, heard = _watched(*failed, _message(created=False), _part(_text("a whole")), _delta(7, " one"))
-    assert heard.said == "half an answer|a whole one"
-    assert watch.said(_end("a whole one")) == 11
-    watch, heard = _watched(*failed, _message(created=False), _part(_text("half")), _delta(4, " a loaf"))
-    assert heard.said == "half an answer|half a loaf", "they begin alike"
-    assert watch.said(_end("half a loaf")) == 11
-    watch, heard = _watched(*failed, _message(created=False), _part(_text("half an ")), _delta(8, "answer, now whole"))
-    assert heard.said == "half an answer, now whole", "what is the same is not said twice"
+    events, sink = _process(*failed, _message(created=False), _part(_text("a whole")), _delta(7, " one"))
+    assert sink.text == "half an answer|a whole one"
+    assert events.shown_length(_end("a whole one")) == 11
+    events, sink = _process(*failed, _message(created=False), _part(_text("half")), _delta(4, " a loaf"))
+    assert sink.text == "half an answer|half a loaf", "with a common beginning"
+    assert events.shown_length(_end("half a loaf")) == 11
+    events, sink = _process(*failed, _message(created=False), _part(_text("half an ")), _delta(8, "answer, now whole"))
+    assert sink.text == "half an answer, now whole", "equal text is not repeated"
     thought = ReasoningPart(Reasoning("hm", ""))
-    watch, heard = _watched(*failed, _message(created=False), _part(thought), _part(_text("a whole"), 1))
-    assert heard.said == "half an answer|a whole", "the next thinks first"
-    watch, heard = _watched(*failed, _message(created=False), _part(_text("half")))
-    assert (watch.said(_end("half")), heard.said) == (0, "half an answer|"), "the next is shorter"
+    events, sink = _process(*failed, _message(created=False), _part(thought), _part(_text("a whole"), 1))
+    assert sink.text == "half an answer|a whole", "the next attempt begins with reasoning"
+    events, sink = _process(*failed, _message(created=False), _part(_text("half")))
+    assert (events.shown_length(_end("half")), sink.text) == (0, "half an answer|"), "the next attempt is shorter"
 
 
 @pytest.mark.parametrize(
-    "events",
+    "stream",
     [
         [_message(), _part(_text("")), _delta(0, "one "), _delta(4, "two")],
         [_message(), _part(_text("one ")), _delta(4, "two"), _message(_text("one two"), created=False)],
@@ -148,23 +152,23 @@ def test_an_answer_that_is_asked_for_again_begins_anew() -> None:
         [_delta(0, "lost"), _message(), _delta(0, "lost too"), _part(_text("one two"))],
     ],
 )
-def test_text_is_said_once_however_it_comes(events: Iterable[Event]) -> None:
-    """C-30: deltas, whole parts, whole messages, twice or with holes."""
-    watch, heard = _watched(*events)
-    assert heard.said == "one two"
-    assert watch.said(_end("one two")) == 7
+def test_text_is_written_once_in_any_form_of_delivery(stream: Iterable[Event]) -> None:
+    """C-30: deltas, whole parts, whole messages, repeated or with gaps."""
+    events, sink = _process(*stream)
+    assert sink.text == "one two"
+    assert events.shown_length(_end("one two")) == 7
 
 
-def test_text_of_other_runs_is_not_said() -> None:
-    _, heard = _watched(_message(run=OTHER), _part(_text("theirs")), _delta(6, " too"))
-    assert heard.said == ""
+def test_text_of_other_runs_is_not_written() -> None:
+    _, sink = _process(_message(run=OTHER), _part(_text("theirs")), _delta(6, " too"))
+    assert sink.text == ""
 
 
-def test_what_it_does_is_told() -> None:
+def test_reasoning_and_tool_calls_set_the_activity() -> None:
     call = ToolCallPart(ToolCall(ToolCallId("c"), "ls", "{}"))
     thought = ReasoningPart(Reasoning("hm", ""))
-    _, heard = _watched(_message(), _part(thought), _part(call, 1), _message(thought, call, created=False))
-    assert heard.did == ["thinking", "tool ls"]
+    _, sink = _process(_message(), _part(thought), _part(call, 1), _message(thought, call, created=False))
+    assert sink.activities == ["thinking", "tool ls"]
 
 
 @pytest.mark.parametrize(
@@ -176,93 +180,93 @@ def test_what_it_does_is_told() -> None:
         ("folded", "part of run other"),
     ],
 )
-def test_the_state_of_a_run_is_told(state: RunState, what: str) -> None:
+def test_the_run_state_sets_the_activity(state: RunState, what: str) -> None:
     run = Run(MINE, HERE, state, "queue", 0, folded_into=OTHER)
-    watch, heard = _watched(RunEvent(Change("updated", run)))
-    assert (heard.did, watch.is_refused) == ([what], False)
+    events, sink = _process(RunEvent(Change("updated", run)))
+    assert (sink.activities, events.is_refused) == ([what], False)
 
 
-def test_a_run_that_is_taken_back_was_refused() -> None:
+def test_a_deleted_run_was_refused() -> None:
     run = Run(MINE, HERE, "waiting", "queue", 0)
-    watch, _ = _watched(RunEvent(Change("deleted", run)))
-    assert watch.is_refused
+    events, _ = _process(RunEvent(Change("deleted", run)))
+    assert events.is_refused
 
 
-def test_that_a_provider_is_asked_again_is_told_and_no_failure() -> None:
+def test_a_retry_of_this_run_is_a_notice_and_not_an_error() -> None:
     notices = [AgentNotice("retrying", f"again: {run}", run, HERE) for run in (OTHER, MINE)]
-    watch, heard = _watched(*(AgentEvent(Change("created", notice)) for notice in notices))
-    assert heard.noted == ["again: mine"]
-    assert not watch.error
+    events, sink = _process(*(AgentEvent(Change("created", notice)) for notice in notices))
+    assert sink.notices == ["again: mine"]
+    assert not events.error
 
 
-def test_a_gap_is_reason_to_ask() -> None:
-    watch = RunEvents(MINE, HERE, Heard())
-    watch.take(StreamEvent(GapEvent(Gap(7, 3, 1))))
-    assert watch.is_doubtful
+def test_a_gap_requires_a_refetch() -> None:
+    events = RunEvents(MINE, HERE, SinkRecorder())
+    events.process(StreamEvent(GapEvent(Gap(7, 3, 1))))
+    assert events.needs_refetch
 
 
-def test_a_conversation_that_is_read_again_says_what_was_missed_of_this_run_only() -> None:
-    watch, heard = _watched()
+def test_fetched_messages_add_the_missing_text_of_this_run_only() -> None:
+    events, sink = _process()
     own = Message((TextPart(Text("mine")),), ANSWER, "assistant", HERE, "", "", 0, 0, run_id=MINE)
     other = Message((TextPart(Text("not mine")),), MessageId("x"), "assistant", HERE, "", "", 0, 0, run_id=OTHER)
     prompt = Message((TextPart(Text("asked")),), MessageId("u"), "user", HERE, "", "", 0, 0, run_id=MINE)
-    watch.catch_up([prompt, other, own])
-    watch.catch_up([own])
-    assert heard.said == "mine"
-    assert heard.did == ["answering"]
+    events.process_messages([prompt, other, own])
+    events.process_messages([own])
+    assert sink.text == "mine"
+    assert sink.activities == ["answering"]
 
 
-def test_a_step_is_told_when_it_begins_and_not_again() -> None:
-    _, heard = _watched(
+def test_an_activity_is_set_once_per_part() -> None:
+    _, sink = _process(
         *(
             MessageEvent(Change("updated", _with(ToolCallPart(ToolCall(ToolCallId("1"), "bash", "{}", finished=done)))))
             for done in (False, True)
         )
     )
-    assert heard.did == ["tool bash"]
-    _, heard = _watched(
+    assert sink.activities == ["tool bash"]
+    _, sink = _process(
         *(MessageEvent(Change("updated", _with(ReasoningPart(Reasoning(text, ""))))) for text in ("a", "ab"))
     )
-    assert heard.did == ["thinking"]
+    assert sink.activities == ["thinking"]
 
 
 def _with(part: Part) -> Message:
     return Message((part,), ANSWER, "assistant", HERE, "", "", 0, 0, run_id=MINE)
 
 
-def test_the_text_of_several_answers_is_counted_apart() -> None:
-    heard: list[tuple[str, str]] = []
+def test_the_text_of_each_message_is_counted_separately() -> None:
+    pieces: list[tuple[str, str]] = []
 
-    class Ears(Heard):
-        def text(self, message: MessageId, piece: str) -> None:
-            heard.append((message, piece))
+    class PieceRecorder(SinkRecorder):
+        def write_piece(self, message: MessageId, piece: str) -> None:
+            pieces.append((message, piece))
 
-    watch = RunEvents(MINE, HERE, Ears())
+    events = RunEvents(MINE, HERE, PieceRecorder())
     for name, text in (("a", "one"), ("answer", "two")):
         message = Message((TextPart(Text(text)),), MessageId(name), "assistant", HERE, "", "", 0, 0, run_id=MINE)
-        watch.take(StreamEvent(MessageEvent(Change("updated", message))))
-    assert heard == [("a", "one"), ("answer", "two")]
-    assert watch.said(RunComplete(HERE, ANSWER, MINE, "completed", text="two more")) == 3
+        events.process(StreamEvent(MessageEvent(Change("updated", message))))
+    assert pieces == [("a", "one"), ("answer", "two")]
+    assert events.shown_length(RunComplete(HERE, ANSWER, MINE, "completed", text="two more")) == 3
 
 
 @pytest.mark.parametrize("kind", ["error", "retrying"])
 @pytest.mark.parametrize(("run", "session"), [("", ""), ("", "there"), ("other", "")])
-def test_what_concerns_everybody_is_told_and_ends_nothing(kind: str, run: str, session: str) -> None:
+def test_a_server_notice_is_printed_and_does_not_end_the_run(kind: str, run: str, session: str) -> None:
     notice = AgentNotice(kind, "The disk is full.", session_id=SessionId(session), run_id=RunId(run))  # type: ignore[arg-type]
-    watch, heard = _watched(AgentEvent(Change("updated", notice)))
-    is_everybodys = kind == "error" and not run and not session
-    assert heard.noted == ["The disk is full."] * is_everybodys
-    assert (watch.error, watch.is_doubtful, watch.end) == ("", False, None)
+    events, sink = _process(AgentEvent(Change("updated", notice)))
+    is_server_notice = kind == "error" and not run and not session
+    assert sink.notices == ["The disk is full."] * is_server_notice
+    assert (events.error, events.needs_refetch, events.end) == ("", False, None)
 
 
-def test_an_error_without_words_is_an_error() -> None:
-    watch, heard = _watched(AgentEvent(Change("updated", AgentNotice("error", "", session_id=HERE, run_id=MINE))))
-    assert (watch.error, watch.is_doubtful) == ("The run failed.", True)
-    watch, heard = _watched(AgentEvent(Change("updated", AgentNotice("error", ""))))
-    assert (heard.noted, watch.error) == ([], "")
+def test_an_error_without_a_message_is_an_error() -> None:
+    events, sink = _process(AgentEvent(Change("updated", AgentNotice("error", "", session_id=HERE, run_id=MINE))))
+    assert (events.error, events.needs_refetch) == ("The run failed.", True)
+    events, sink = _process(AgentEvent(Change("updated", AgentNotice("error", ""))))
+    assert (sink.notices, events.error) == ([], "")
 
 
-def test_other_runs_change_nothing() -> None:
+def test_events_of_other_runs_are_ignored() -> None:
     run = Run(OTHER, HERE, "active", "queue", 1)
-    watch, heard = _watched(RunEvent(Change("updated", run)), RunEvent(Change("deleted", run)))
-    assert (heard.did, watch.is_refused) == ([], False)
+    events, sink = _process(RunEvent(Change("updated", run)), RunEvent(Change("deleted", run)))
+    assert (sink.activities, events.is_refused) == ([], False)

@@ -70,7 +70,7 @@ def test_the_browser_is_opened_where_there_is_one(alone: House) -> None:
 
 
 def test_closing_and_a_port_of_ones_own(alone: House) -> None:
-    assert alone.say("web", "--close") == "No server runs, so no page is open."
+    assert alone.say("web", "--close") == "No server is running, so no page is open."
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         refused = alone.call("web", "--no-open", "--port", taken)

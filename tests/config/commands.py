@@ -17,7 +17,7 @@ __all__ = ["SCRIPT", "Commands"]
 COMMANDS = {
     "config": ("holdfast.cli.config", "command"),
     "trust": ("holdfast.cli.trust", "command"),
-    "login": ("holdfast.cli.login", "command"),
+    "login": ("holdfast.cli.login", "login_command"),
     "logout": ("holdfast.cli.login", "logout"),
 }
 

@@ -97,7 +97,7 @@ def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: House) -> Non
     here = project(home, "refused")
     done = home.call("run", tool("write", file_path="a.txt", content="x"), cwd=here)
     assert not (here / "a.txt").exists()
-    assert "refused, for nobody can be asked" in done.stderr
+    assert "refused, because there is no terminal" in done.stderr
     assert "--yolo" in done.stderr
     assert done.returncode == 0
 

@@ -48,7 +48,7 @@ async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> No
     await expect(first.at("permission")).to_be_visible()
     await first.page.get_by_label("Decide later").click()
     await expect(first.at("permission")).to_be_hidden()
-    await expect(first.at("run-status")).to_contain_text("Waiting for an answer")
+    await expect(first.at("run-status")).to_contain_text("Waiting for approval")
     await expect(first.at("tool")).to_have_attribute("data-state", "asked")
     await expect(second.at("permission")).to_be_visible()
     await second.page.keyboard.press("Tab")

@@ -17,7 +17,7 @@ def home() -> Iterator[House]:
 
 
 def test_the_lsp_command(home: House) -> None:
-    assert home.call("lsp").stderr.startswith("No language server runs here")
+    assert home.call("lsp").stderr.startswith("No language server is running here")
     ours = home.home / "ours"
     ours.mkdir()
     settings = home.home / ".config/holdfast/config.toml"

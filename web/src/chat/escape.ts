@@ -1,7 +1,7 @@
-/** Esc warns, a second Esc within two seconds cancels. */
+/** Esc warns; a second Esc within two seconds cancels. */
 
 import { signal } from "@preact/signals";
-import { cancel, say } from "../store/actions.ts";
+import { cancel, reportErrors } from "../store/actions.ts";
 import { isBusy } from "../store/state.ts";
 
 const SECOND_ESCAPE = 2_000;
@@ -10,13 +10,13 @@ const SECOND_ESCAPE = 2_000;
 export const escaped = signal(false);
 let timer: ReturnType<typeof setTimeout> | undefined;
 
-/** Whether there was something to stop. */
+/** Returns whether there was a run to cancel. */
 export function escape(): boolean {
   if (!isBusy.value) return false;
   clearTimeout(timer);
   if (escaped.value) {
     escaped.value = false;
-    void say(cancel());
+    void reportErrors(cancel());
     return true;
   }
   escaped.value = true;

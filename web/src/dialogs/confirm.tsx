@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { question } from "../shell/ui.ts";
 import { Dialog } from "./dialog.tsx";
 
-/** Asked before something that cannot be taken back. */
+/** Confirmation of an irreversible action. */
 export function Confirm(): JSX.Element | null {
   const asked = question.value;
   if (!asked) return null;
