@@ -87,7 +87,7 @@ async def _cancels(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[floa
         began = time.perf_counter()
         await on.workspace.inputs.cancel(session)
         pairs.append((await on.ends.of(run.run_id) - began, limit))
-        await on.workspace.engine.until_quiet(session)
+        await on.workspace.engine.wait_until_idle(session)
     return pairs
 
 

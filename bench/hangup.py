@@ -21,8 +21,8 @@ from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate
-from holdfast.testing.model_server import ModelServer, Wire
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import ModelServer, Wire
 
 __all__ = ["measure"]
 

@@ -41,7 +41,7 @@ async def _fill(count: int) -> int:
             runs = await asyncio.gather(*(on.workspace.inputs.submit(Prompt(session, "Hello?")) for session in made))
             for run in runs:
                 await on.ends.of(run.run_id)
-                await on.workspace.engine.until_quiet(run.session_id)
+                await on.workspace.engine.wait_until_idle(run.session_id)
             model.requests.clear()
             on.ends.seen.clear()
         gc.collect()

@@ -229,7 +229,7 @@ async def _turn(on: Stage, session: SessionId) -> float:
     began = time.process_time()
     run = await on.workspace.inputs.submit(Prompt(session, "Tell me about it, at length.", delivery="queue"))
     await on.ends.of(run.run_id)
-    await on.workspace.engine.until_quiet(session)
+    await on.workspace.engine.wait_until_idle(session)
     return time.process_time() - began
 
 

@@ -84,7 +84,7 @@ class Ends:
         self._waiting: dict[RunId, asyncio.Future[None]] = {}
         self.seen: dict[RunId, float] = {}
 
-    def tap(self, outlet: Outlet) -> Outlet:
+    def wrap_outlet(self, outlet: Outlet) -> Outlet:
         self._outlet = outlet
         return self
 
@@ -94,7 +94,7 @@ class Ends:
         self._outlet.publish(told)
         for entry in told:
             if isinstance(entry.event, RunCompleteEvent):
-                self._note(entry.event.payload.payload.run_id)
+                self._note(entry.event.change.object.run_id)
 
     def publish_live(self, event: LiveEvent) -> None:
         assert self._outlet is not None
@@ -130,7 +130,9 @@ async def stage(models: Models | ScriptedModel) -> AsyncIterator[Stage]:
         ends = Ends()
         chosen = ScriptedModels(models) if isinstance(models, ScriptedModel) else models
         settings = EngineSettings(titles=False)
-        workspace = await open_workspace(str(path), WorkspaceParts(ledger, chosen, settings=settings, tap=ends.tap))
+        workspace = await open_workspace(
+            str(path), WorkspaceParts(ledger, chosen, settings=settings, wrap_outlet=ends.wrap_outlet)
+        )
         try:
             yield Stage(path, ledger, workspace, ends)
         finally:

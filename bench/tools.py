@@ -15,9 +15,9 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from holdfast.testing.hostile import start_shape, survivors
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Containment, Guard
+from trials.hostile_commands import start_shape, survivors
 
 __all__ = ["measure"]
 
@@ -28,7 +28,7 @@ _TRUE = ("/bin/bash", "-c", "true")
 _SERVER = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.testing.hostile import start_shape
+from trials.hostile_commands import start_shape
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.command_process import Processes
 

@@ -56,7 +56,7 @@ def _written() -> int:
 async def _turn(on: Stage, session: SessionId) -> None:
     run = await on.workspace.inputs.submit(Prompt(session, "Tell me about it, at length.", delivery="queue"))
     await on.ends.of(run.run_id)
-    await on.workspace.engine.until_quiet(session)
+    await on.workspace.engine.wait_until_idle(session)
 
 
 async def _bare(model: ScriptedModel, request: ModelRequest) -> int:

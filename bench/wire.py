@@ -48,7 +48,7 @@ class Talk:
             event = item.event
             if not first and isinstance(event, MessagePartEvent | MessageDeltaEvent):
                 first = time.perf_counter() - began
-            if isinstance(event, RunCompleteEvent) and event.payload.payload.run_id == run:
+            if isinstance(event, RunCompleteEvent) and event.change.object.run_id == run:
                 break
         return accepted, first, time.perf_counter() - began
 

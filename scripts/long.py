@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED"
 TURN_SECONDS = 5.0
 REPORT_SECONDS = 30.0
@@ -37,19 +38,19 @@ class Trial(NamedTuple):
 
 
 TRIALS = (
-    Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
-    Trial("crashes", "holdfast.testing.crash", "try_crash"),
-    Trial("sandbox escapes", "holdfast.testing.escapes", "try_escapes"),
-    Trial("trees", "holdfast.testing.hostile", "try_tree"),
-    Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
-    Trial("rules", "holdfast.testing.rule_trials", "try_rules"),
-    Trial("hostile repositories", "holdfast.testing.hostile_git", "try_repository"),
-    Trial("killers", "holdfast.testing.hostile_killers", "try_killer"),
-    Trial("swaps", "holdfast.testing.swaps", "try_swap"),
-    Trial("spellings", "holdfast.testing.spellings", "try_spellings"),
-    Trial("data", "holdfast.testing.spellings", "try_data"),
-    Trial("unasked", "holdfast.testing.unasked", "try_unasked"),
-    Trial("data directory", "holdfast.testing.detach", "try_detach"),
+    Trial("schedules", "trials.schedules", "try_schedule"),
+    Trial("crashes", "crash.crash_points", "try_crash"),
+    Trial("sandbox escapes", "trials.sandbox_escapes", "try_escapes"),
+    Trial("trees", "trials.hostile_commands", "try_tree"),
+    Trial("typed text", "trials.typed_text", "try_typed_text"),
+    Trial("rules", "trials.permission_rules", "try_rules"),
+    Trial("hostile repositories", "trials.hostile_git", "try_repository"),
+    Trial("killers", "trials.supervisor_killers", "try_killer"),
+    Trial("swaps", "trials.link_swaps", "try_swap"),
+    Trial("spellings", "trials.command_spellings", "try_spellings"),
+    Trial("data", "trials.command_spellings", "try_data"),
+    Trial("unasked", "trials.unapproved_commands", "try_unasked"),
+    Trial("data directory", "trials.replaced_data_directory", "try_detach"),
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scratch import session_directory
 
@@ -28,6 +29,13 @@ os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "15"}
 # Shells start jobs in the background with this signal ignored, and programs started by tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The time an example takes depends on the machine and its load, so it is no reason to fail. The examples of the default
+# profile are the same in every run, and a failure is repeated by running its test again. `fresh` draws new ones:
+# pytest -m hypothesis --hypothesis-profile=fresh
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("exact", settings.get_profile("fresh"), derandomize=True)
+settings.load_profile("exact")
 
 _session = ExitStack()
 _session.enter_context(session_directory())

@@ -21,7 +21,7 @@ async def main() -> None:
                 match item.event:
                     case MessageDeltaEvent(payload=delta) if "word9" in delta.text:
                         await client.cancel_run(workspace, run)
-                    case RunCompleteEvent(payload=end) if end.payload.run_id == run:
+                    case RunCompleteEvent(change=end) if end.payload.run_id == run:
                         return print(end.payload.text, end.payload.outcome, sep="\n")
 
 

@@ -119,8 +119,8 @@ class Listener:
                 assert frame.number == len(self.numbers) + 1
                 self.numbers.append(frame.number)
             match frame.event:
-                case MessageEvent(payload=change):
-                    self.messages[change.payload.id] = change.payload
+                case MessageEvent(change=change):
+                    self.messages[change.object.id] = change.object
                 case MessageDeltaEvent(payload=growth):
                     message = self.messages[growth.message_id]
                     assert growth.offset <= (text_length(message.parts[growth.part]) or 0), "a hole"

@@ -69,6 +69,13 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
+class ModelList(Answers):
+    """An OpenAI-compatible server with one model."""
+
+    def do_GET(self) -> None:
+        self._say({"data": [{"id": "newest", "context_window": 1_000}]})
+
+
 @pytest.fixture
 def silent() -> Iterator[int]:
     """A port that nobody answers at: it is bound, and not listened to."""
@@ -197,14 +204,27 @@ def test_a_local_server_is_found(home: Home) -> None:
     assert result.stderr == ""
 
 
-def test_a_refresh_that_fails_says_why(home: Home) -> None:
-    home.environment |= {"PATH": str(home.path), "npm_config_registry": None, "NPM_CONFIG_REGISTRY": None}
-    result = home.call("--refresh")
-    assert result.exit_code == 4
-    first, *_ = result.stderr.splitlines()
-    assert first == "Fetching the newest catalogue from the npm registry (at most 30 s) ..."
-    assert "npm_config_registry" in result.stderr
-    assert not (home.path / "d/catalog.json").exists()
+def test_a_refresh_lists_models_that_are_newer_than_the_catalogue(home: Home) -> None:
+    """Providers of the catalogue are queried with `--refresh` only."""
+    home.environment["GROQ_API_KEY"] = "k"
+    with HTTPServer(("127.0.0.1", 0), ModelList) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        home.settings.write_text(f'[providers.groq]\nbase_url = "http://127.0.0.1:{server.server_port}/v1"\n')
+        before = home.told()["providers"][0]
+        result = home.call("--refresh", "--json")
+        server.shutdown()
+        thread.join()
+    assert result.stderr == "Querying providers for their models ...\n"
+    after = json.loads(result.stdout)["providers"][0]
+    assert {model["id"] for model in after["models"]} - {model["id"] for model in before["models"]} == {"newest"}
+    assert len(before["models"]) > 1
+
+
+def test_a_refresh_lists_the_catalogue_if_no_server_answers(home: Home, silent: int) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    home.settings.write_text(f'[providers.groq]\nbase_url = "http://127.0.0.1:{silent}/v1"\n')
+    assert home.told("--refresh")["providers"] == home.told()["providers"]
 
 
 def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

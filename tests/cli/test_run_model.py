@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from cli.house import PATIENCE, House, house, shown_on
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
-from walks.stage import asks, staged
+from e2e.cli_environment import asks, cli_environment
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 
 PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0.1:{port}/v1"\n{rest}\n'
 
@@ -145,7 +145,7 @@ async def test_a_server_that_goes_away_later_is_an_ordinary_failure() -> None:
         stage.provider._server.close()
         return Reply((Ask("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
 
-    async with staged(reply) as stage:
+    async with cli_environment(reply) as stage:
         done = await stage.call("run", "hi")
         assert (done.code, done.out) == (1, "")
         assert "the connection was refused" in done.err
@@ -158,7 +158,7 @@ async def test_a_server_that_loads_its_model_is_waited_for() -> None:
     def reply(asked: Asked) -> Reply:
         return Reply((Say(("A title",)),)) if "tools" not in asked.json else replies.pop(0)
 
-    async with staged(reply) as stage:
+    async with cli_environment(reply) as stage:
         done = await stage.call("run", "--verbose", "hi")
         assert (done.code, done.out) == (0, "All is well.\n")
         assert "Loading model" in done.err
@@ -168,12 +168,12 @@ async def test_a_server_that_loads_its_model_is_waited_for() -> None:
 
 async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
     loading = Reply(status=503, body=b'{"error": {"message": "Loading model"}}')
-    async with staged([loading]) as stage:
+    async with cli_environment([loading]) as stage:
         stage.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
         done = await stage.call("run", "hi")
         assert (done.code, len(asks(stage.provider))) == (4, 1), done.err
         assert "loading its model" in done.err
-    async with staged([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
+    async with cli_environment([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
         stage.write("[options]\nmax_retries = 0\n")
         done = await stage.call("run", "hi")
         assert (done.code, len(asks(stage.provider))) == (1, 1), done.err

@@ -87,15 +87,15 @@ def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands
     assert "build scripts" in shown
     assert f"{place.project} is not trusted." in shown
     assert place.call("trust").exit_code == 2
-    assert not place.open().reading().project.is_trusted
+    assert not place.open().snapshot().project.is_trusted
     assert "is trusted, until it contains settings" in place.call("trust", "--yes").stderr
-    assert place.open().reading().project.is_trusted
+    assert place.open().snapshot().project.is_trusted
     place.shared(FILE)
     assert place.open().current().mcp == {}
     assert "is not trusted" in place.call("trust", "--show").stderr
     place.project_file.unlink()
     assert "no longer trusted" in place.call("trust", "--revoke").stderr
-    assert not place.open().reading().project.is_trusted
+    assert not place.open().snapshot().project.is_trusted
 
 
 def test_a_broken_file_is_not_trusted(place: Commands) -> None:

@@ -9,11 +9,11 @@ from typing import Any, Literal, cast
 import msgspec
 
 from client.lossy import Lossy
+from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.locate import ServerLocation
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage
-from walks.hands import Hands, hands
 
 __all__ = ["SCENARIOS", "Scenario", "Scene", "approve", "attended", "cancel", "where_of"]
 
@@ -23,21 +23,21 @@ PLAN = ("todos", {"todos": [{"content": "Look", "active_form": "Looking", "statu
 
 
 @asynccontextmanager
-async def attended() -> AsyncIterator[Hands]:
+async def attended() -> AsyncIterator[ToolClient]:
     """A real server and a workspace that stays open: one that nobody follows is closed."""
-    async with hands(yolo=False) as made, made.client.events(made.workspace, since=0) as events:
+    async with tool_client(yolo=False) as made, made.client.events(made.workspace, since=0) as events:
         await events.__anext__()
         yield made
 
 
-def where_of(one: Hands) -> ServerLocation:
+def where_of(one: ToolClient) -> ServerLocation:
     return ServerLocation(one.server.address, str(one.server.place.data), can_be_started=False)
 
 
 class Scene:
     """A session in which another client acts, and the stream of the client that may miss it."""
 
-    def __init__(self, one: Hands, session: SessionId, loss: Lossy) -> None:
+    def __init__(self, one: ToolClient, session: SessionId, loss: Lossy) -> None:
         self.one = one
         self.session = session
         self.loss = loss
@@ -60,7 +60,7 @@ class Scene:
     async def end(self) -> None:
         async with self.one.client.events(self.one.workspace, since=0) as events:
             async for item in events:
-                if isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == self.run:
+                if isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == self.run:
                     return
 
 

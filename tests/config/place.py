@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import SettingsLocations, places_for
+from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.variables import CommandRunner
 
 __all__ = ["Place"]
@@ -41,7 +41,7 @@ class Place:
         return self.write(self.project_file, text)
 
     def places(self, directory: Path | None = None, workspace: str = "w1") -> SettingsLocations:
-        return places_for(
+        return locate_settings(
             str(directory or self.project),
             self.environment,
             data_dir=str(self.data),
@@ -53,5 +53,5 @@ class Place:
         return Configuration(self.places(directory), self.environment, run=run)
 
     def trust(self, configuration: Configuration) -> None:
-        project = configuration.reading().project
+        project = configuration.snapshot().project
         configuration.trust.trust(project.anchor, project.digest, at=1.0)

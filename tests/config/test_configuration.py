@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config.place import Place
-from holdfast.config.atomic_files import Unreadable, contents
+from holdfast.atomic_files import FileUnreadable, read_file
 from holdfast.config.configuration import Configuration
 from holdfast.domain.settings import Settings
 
@@ -160,16 +160,18 @@ def test_what_a_file_was_to_say_is_in_doubt_until_something_good_is_known(place:
     place.user("[models.large\n")
     place.shared("[models.large\n")
     configuration = place.open()
-    assert [(problem.file, problem.line) for problem in configuration.doubts()] == [(str(place.user_file), 1)]
+    assert [(problem.file, problem.line) for problem in configuration.unresolved_errors()] == [
+        (str(place.user_file), 1)
+    ]
     place.user("[models.large]\nmodel = 'a'\nprovider = 5\nmodl = 'b'\n")
     configuration.current()
-    assert [problem.key for problem in configuration.doubts()] == ["models.large.provider"]
+    assert [problem.key for problem in configuration.unresolved_errors()] == ["models.large.provider"]
     place.user("")
     configuration.current()
-    assert configuration.doubts() == ()
+    assert configuration.unresolved_errors() == ()
     place.user("[models.large\n")
     configuration.current()
-    assert configuration.doubts() == ()
+    assert configuration.unresolved_errors() == ()
 
 
 def test_a_file_that_goes_takes_its_settings_along(place: Place) -> None:
@@ -197,8 +199,8 @@ def test_what_has_not_changed_is_not_read_again(place: Place, monkeypatch: pytes
 
     monkeypatch.setattr("holdfast.config.configuration.load", refuse)
     monkeypatch.setattr("holdfast.config.configuration.merge", refuse)
-    first = configuration.reading()
-    assert configuration.reading() is first
+    first = configuration.snapshot()
+    assert configuration.snapshot() is first
 
 
 def _loop(path: Path) -> None:
@@ -237,8 +239,8 @@ def test_a_file_that_may_not_be_read_gives_a_sentence(place: Place) -> None:
     try:
         if uid == 0:
             os.seteuid(65_534)  # root may read everything
-        with pytest.raises(Unreadable, match="cannot be read: permission denied"):
-            contents(str(place.project_file))
+        with pytest.raises(FileUnreadable, match="cannot be read: permission denied"):
+            read_file(str(place.project_file))
     finally:
         os.seteuid(uid)
 

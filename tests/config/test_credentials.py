@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from holdfast.config.credentials import (
-    BadKeyText,
     Credentials,
+    InvalidKey,
     KeyringFailed,
-    SignInAgain,
+    SignInRequired,
     Token,
     TokenRefresher,
-    system_vault,
+    system_keyring,
 )
 from holdfast.domain.errors import BadRequest, HoldfastError, NotFound, ProviderError
 
@@ -80,7 +80,7 @@ def test_a_change_by_somebody_else_is_seen(file: str) -> None:
 
 @pytest.mark.parametrize("key", ["", " ", f"{KEY} x", f"{KEY}\n{KEY}", "sk-ü", "x" * 20_000, "a\x1bb"])
 def test_what_is_no_key_is_refused(file: str, key: str) -> None:
-    with pytest.raises(BadKeyText) as caught:
+    with pytest.raises(InvalidKey) as caught:
         Credentials(file, OFF).put("openai", key)
     assert KEY not in str(caught.value)
     assert not Path(file).exists()
@@ -94,7 +94,7 @@ def test_what_is_no_provider_is_refused(file: str, name: str) -> None:
 
 def test_a_keyring_is_used_if_there_is_one(file: str) -> None:
     drawer = Drawer()
-    credentials = Credentials(file, OFF, vault=drawer)
+    credentials = Credentials(file, OFF, keyring=drawer)
     assert credentials.put("openai", KEY) == "keyring"
     assert KEY not in Path(file).read_text()
     assert credentials.get("openai") == KEY
@@ -104,19 +104,19 @@ def test_a_keyring_is_used_if_there_is_one(file: str) -> None:
 
 
 def test_a_keyring_that_refuses_is_no_obstacle(file: str) -> None:
-    credentials = Credentials(file, OFF, vault=Drawer(works=False))
+    credentials = Credentials(file, OFF, keyring=Drawer(works=False))
     assert credentials.put("openai", KEY) == "file"
     assert credentials.get("openai") == KEY
 
 
 def test_a_key_moves_when_the_keyring_comes(file: str) -> None:
     Credentials(file, OFF).put("openai", KEY)
-    Credentials(file, OFF, vault=Drawer()).put("openai", "newer")
+    Credentials(file, OFF, keyring=Drawer()).put("openai", "newer")
     assert KEY not in Path(file).read_text()
 
 
 def test_the_keyring_can_be_switched_off() -> None:
-    assert system_vault(OFF) is None
+    assert system_keyring(OFF) is None
 
 
 def test_the_real_package_is_asked(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ async def test_a_revoked_sign_in_says_what_to_do(credentials: Credentials) -> No
     desk = Desk()
     desk.opened.set()
     desk.answer = {"error": "invalid_grant"}
-    with pytest.raises(SignInAgain, match="holdfast login p") as caught:
+    with pytest.raises(SignInRequired, match="holdfast login p") as caught:
         await refresher(credentials).refresh("p", desk.post, used="old")
     assert caught.value.trouble == "credentials"
     assert credentials.get("p") == "old"
@@ -296,5 +296,5 @@ async def test_without_a_token_there_is_nothing_to_refresh(file: str) -> None:
 async def test_a_token_that_cannot_be_refreshed_asks_for_a_sign_in(file: str) -> None:
     credentials = Credentials(file, OFF)
     credentials.put_token("p", Token("only"))
-    with pytest.raises(SignInAgain):
+    with pytest.raises(SignInRequired):
         await refresher(credentials).refresh("p", Desk().post, used="only")

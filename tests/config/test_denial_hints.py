@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import validate
-from holdfast.config.credentials import Credentials, SignInAgain, Token, TokenRefresher
+from holdfast.config.credentials import Credentials, SignInRequired, Token, TokenRefresher
 from holdfast.domain.errors import HoldfastError, ProviderError
 from planting import CLAUSES, assert_every_clause_decides
 
@@ -78,7 +78,7 @@ async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "
         return answer
 
     try:
-        fresh = await refresher._refreshed("p", post, used)
+        fresh = await refresher._refresh("p", post, used)
     finally:
         await refresher.close()
     assert credentials.token("p") == fresh
@@ -119,10 +119,10 @@ async def test_empty_fields_are_not_sent(tmp_path: Path) -> None:
         (OLD, {}, ProviderError),
         (OLD, {"access_token": ""}, ProviderError),
         (OLD, {"access_token": 5}, ProviderError),
-        (OLD, {"error": "invalid_grant"}, SignInAgain),
+        (OLD, {"error": "invalid_grant"}, SignInRequired),
         (OLD, {"error": "server_error"}, ProviderError),
-        (Token("old", "", 0.0, "https://id.test"), {"access_token": "a"}, SignInAgain),
-        (Token("old", "r", 0.0, ""), {"access_token": "a"}, SignInAgain),
+        (Token("old", "", 0.0, "https://id.test"), {"access_token": "a"}, SignInRequired),
+        (Token("old", "r", 0.0, ""), {"access_token": "a"}, SignInRequired),
         (OLD, _Refused("no"), _Refused),
     ],
 )

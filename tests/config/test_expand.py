@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from holdfast.config import variables as module
 from holdfast.config.variables import (
-    MOST_OUTPUT,
+    MAX_OUTPUT_BYTES,
     Expander,
     ExpansionFailed,
+    command_output,
     is_template,
     read_template,
     run_command,
-    said_by,
 )
 
 ENVIRONMENT = {"A": "one", "B_2": "two", "EMPTY": "", "PATH": "/usr/bin:/bin"}
@@ -131,7 +131,7 @@ def _has_ended(process: int) -> bool:
 def _cut_off(command: str, note: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """The process a command left a note of, before its limit. A busy machine gets a longer one."""
     for limit in (0.3, 1.0, 4.0, 16.0):
-        monkeypatch.setattr(module, "LIMIT", limit)
+        monkeypatch.setattr(module, "COMMAND_TIMEOUT", limit)
         with pytest.raises(ExpansionFailed, match="did not end"):
             run_command(command.format(note=note), ENVIRONMENT)
         if note.exists() and (text := note.read_text().strip()):
@@ -178,8 +178,8 @@ def test_a_text_can_always_be_quoted(text: str) -> None:
     [
         (b" key\n", 0, ""),
         (b"", 0, ""),
-        (b"x" * MOST_OUTPUT, 0, ""),
-        (b"x" * (MOST_OUTPUT + 1), 0, "more than"),
+        (b"x" * MAX_OUTPUT_BYTES, 0, ""),
+        (b"x" * (MAX_OUTPUT_BYTES + 1), 0, "more than"),
         (b"key", 1, "status 1"),
         (b"key", -9, "status -9"),
         (b"key", None, "did not end"),
@@ -188,7 +188,7 @@ def test_a_text_can_always_be_quoted(text: str) -> None:
 )
 def test_the_output_of_a_command_and_its_bounds(output: bytes, status: int | None, error: str) -> None:
     if not error:
-        assert said_by(output, status) == output.decode().strip()
+        assert command_output(output, status) == output.decode().strip()
         return
     with pytest.raises(ExpansionFailed, match=error):
-        said_by(output, status)
+        command_output(output, status)

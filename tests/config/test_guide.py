@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from config.place import Place
-from holdfast.config.schema import TEXTS
+from holdfast.config.schema import DESCRIPTIONS
 
 GUIDE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
@@ -15,7 +15,7 @@ UNSAID = {"Settings", "Models", "RecentModels"}
 
 def test_every_key_is_explained() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \| .* \| (.+) \|$", GUIDE, re.MULTILINE))
-    keys = {(key.partition(".")[2], text) for key, text in TEXTS.items() if key.partition(".")[0] not in UNSAID}
+    keys = {(key.partition(".")[2], text) for key, text in DESCRIPTIONS.items() if key.partition(".")[0] not in UNSAID}
     assert keys - rows == set()
 
 

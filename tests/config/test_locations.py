@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from config.place import Place
-from holdfast.config.locations import places_for, root_of
+from holdfast.config.locations import locate_settings, project_root
 
 
 def test_the_order_of_the_files(place: Place) -> None:
@@ -27,7 +27,7 @@ def test_the_order_of_the_files(place: Place) -> None:
 
 
 def test_the_system_has_a_file_too(place: Place) -> None:
-    places = places_for(str(place.project), {"HOME": "/h"}, data_dir="/d")
+    places = locate_settings(str(place.project), {"HOME": "/h"}, data_dir="/d")
     assert places.sources[0].path == "/etc/holdfast/config.toml"
     assert places.sources[-1].path == "/d/config.json", "without an id there is no file of the workspace"
 
@@ -46,9 +46,9 @@ def test_a_project_ends_at_its_repository(tmp_path: Path) -> None:
     (tmp_path / "crush.json").write_text("{}")
     inner = tmp_path / "repository" / "src"
     inner.mkdir(parents=True)
-    assert root_of(str(inner)) == str(inner), "without a repository a project is its directory"
+    assert project_root(str(inner)) == str(inner), "without a repository a project is its directory"
     (tmp_path / "repository" / ".git").write_text("gitdir: elsewhere")
-    assert root_of(str(inner)) == str(tmp_path / "repository")
+    assert project_root(str(inner)) == str(tmp_path / "repository")
 
 
 def test_where_a_project_is_written(place: Place) -> None:

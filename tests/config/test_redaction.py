@@ -6,12 +6,12 @@ import pytest
 
 from holdfast.config import redaction
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.redaction import is_named_secret, is_secret, redacted
+from holdfast.config.redaction import is_named_secret, is_secret, redact
 from planting import assert_every_clause_decides
 
 PLAIN: KeyPath = ("mcp", "m", "command")
 LONG = "abcdefgh"
-TEXTS: tuple[tuple[str, str], ...] = (
+DESCRIPTIONS: tuple[tuple[str, str], ...] = (
     # Keys that are known by how they begin.
     *(
         (f"{head}-{LONG}", "set")
@@ -127,14 +127,14 @@ NAMES: tuple[tuple[KeyPath, bool, bool], ...] = (
 )
 
 
-@pytest.mark.parametrize(("text", "shown"), TEXTS)
+@pytest.mark.parametrize(("text", "shown"), DESCRIPTIONS)
 def test_texts(text: str, shown: str) -> None:
-    assert redacted(text, PLAIN) == shown
+    assert redact(text, PLAIN) == shown
 
 
 @pytest.mark.parametrize(("tree", "shown"), TREES)
 def test_trees(tree: object, shown: object) -> None:
-    assert redacted(tree) == shown
+    assert redact(tree) == shown
 
 
 @pytest.mark.parametrize(("path", "secret", "named"), NAMES)
@@ -144,12 +144,12 @@ def test_names(path: KeyPath, secret: bool, named: bool) -> None:
 
 def test_every_clause_decides() -> None:
     def check() -> None:
-        assert [redacted(text, PLAIN) for text, _ in TEXTS] == [shown for _, shown in TEXTS]
-        assert [redacted(tree) for tree, _ in TREES] == [shown for _, shown in TREES]
+        assert [redact(text, PLAIN) for text, _ in DESCRIPTIONS] == [shown for _, shown in DESCRIPTIONS]
+        assert [redact(tree) for tree, _ in TREES] == [shown for _, shown in TREES]
         assert [(is_secret(path), is_named_secret(path)) for path, _, _ in NAMES] == [row[1:] for row in NAMES]
 
-    lost = "len(names) > 1 and re.search(_NAME, names[-1]) is not None"
-    whole = "len(names) > 1 and names[-1] not in _NOT_SECRET and (re.search(_NAME, names[-1]) is not None)"
+    lost = "len(names) > 1 and re.search(_SECRET_NAME, names[-1]) is not None"
+    whole = "len(names) > 1 and names[-1] not in _NOT_SECRET and (re.search(_SECRET_NAME, names[-1]) is not None)"
     assert_every_clause_decides(
         [redaction], check, equivalent={f"{whole} -> {lost}": "none of the names that hold no secret fits the pattern"}
     )

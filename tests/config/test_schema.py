@@ -4,7 +4,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from holdfast.config.schema import TEXTS, settings_schema
+from holdfast.config.schema import DESCRIPTIONS, settings_schema
 
 GOOD = {
     "$schema": "x",
@@ -23,8 +23,8 @@ def test_every_key_has_a_sentence() -> None:
         for key in definition["properties"]
         if key != "$schema"
     }
-    assert keys == set(TEXTS)
-    assert all(text.endswith((".", "…")) for text in TEXTS.values())
+    assert keys == set(DESCRIPTIONS)
+    assert all(text.endswith((".", "…")) for text in DESCRIPTIONS.values())
 
 
 def test_what_is_good_passes() -> None:

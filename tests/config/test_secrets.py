@@ -9,7 +9,7 @@ from config.place import Place
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.redaction import is_named_secret, is_secret, redacted, redacted_value
+from holdfast.config.redaction import is_named_secret, is_secret, redact, redact_value
 from holdfast.config.variables import ExpansionFailed
 
 CANARY = "hunter2canaryhunter2"
@@ -47,12 +47,12 @@ def full(place: Place) -> Configuration:
 
 
 def test_nothing_that_is_shown_has_it(full: Configuration) -> None:
-    assert CANARY not in str(redacted(full.reading().tree))
+    assert CANARY not in str(redact(full.snapshot().tree))
 
 
 def test_no_repr_has_it(full: Configuration) -> None:
     settings = full.current()
-    reading = full.reading()
+    reading = full.snapshot()
     things = [settings, *settings.providers.values(), *settings.mcp.values(), *settings.lsp.values(), reading, full]
     things += [*settings.hooks["Stop"], settings.providers, full.provider("p"), *vars(full)["_loaded"].values()]
     things += [Token(CANARY, CANARY), Credentials("/x")]
@@ -106,7 +106,7 @@ def test_no_failed_expansion_has_it(place: Place) -> None:
     ],
 )
 def test_what_is_shown_instead(path: KeyPath, value: object, shown: object) -> None:
-    assert redacted_value(value, path) == shown
+    assert redact_value(value, path) == shown
 
 
 def test_which_names_are_secret() -> None:

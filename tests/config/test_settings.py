@@ -12,8 +12,8 @@ from config.place import Place
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer, merge
-from holdfast.config.problems import dotted
-from holdfast.config.trust import split
+from holdfast.config.problems import format_key
+from holdfast.config.trust import split_untrusted
 from holdfast.domain.settings import Settings
 
 OPEN = {"providers": "p", "mcp": "m", "lsp": "l", "env": "E", "hooks": "Stop"}
@@ -46,7 +46,7 @@ def fields() -> dict[KeyPath, inspect.Field]:
 
 
 FIELDS = fields()
-NAMES = {dotted(path): path for path in FIELDS}
+NAMES = {format_key(path): path for path in FIELDS}
 
 
 def default_of(field: inspect.Field) -> Any:  # noqa: ANN401 - any JSON
@@ -147,7 +147,7 @@ def value_at(tree: Any, path: KeyPath) -> Any:  # noqa: ANN401 - any JSON
 
 def user_reading(place: Place, path: KeyPath, value: object) -> ConfigSnapshot:
     place.user(tomlkit.dumps(tree_of(path, value)))
-    return place.open().reading()
+    return place.open().snapshot()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_named_and_left_out(place: Place, name: str) -> Non
     for value in outside(FIELDS[path].type):
         reading = user_reading(place, path, value)
         assert [problem.severity for problem in reading.problems] == ["error"], value
-        assert reading.problems[0].key.startswith(dotted(path[:2])), reading.problems
+        assert reading.problems[0].key.startswith(format_key(path[:2])), reading.problems
         assert reading.problems[0].line > 0
         assert str(reading.settings.options) == str(Settings().options)
 
@@ -229,7 +229,7 @@ def sample(name: str) -> Any:  # noqa: ANN401 - any JSON
 def test_what_a_project_may_set_before_it_is_trusted(tmp_path: Path, name: str) -> None:
     path = NAMES[name]
     layer = Layer(tree_of(path, sample(name)), "holdfast.toml", {}, may_run=True)
-    kept, withheld = split(layer, str(tmp_path), str(tmp_path))
+    kept, withheld = split_untrusted(layer, str(tmp_path), str(tmp_path))
     assert (bool(kept.tree), bool(withheld)) == (name in WITHOUT_TRUST, name not in WITHOUT_TRUST)
     assert not kept.may_run
     if kept.tree:
@@ -266,7 +266,7 @@ def test_context_files_inside_the_project_only(tmp_path: Path, path: str, is_kep
     (root / "out").symlink_to(tmp_path)
     (root / "inside").symlink_to(root / "sub")
     layer = Layer({"options": {"context_paths": ["first", path, "last"]}}, "f", {}, may_run=False)
-    kept, withheld = split(layer, str(root), str(root))
+    kept, withheld = split_untrusted(layer, str(root), str(root))
     assert kept.tree["options"]["context_paths"] == (["first", path, "last"] if is_kept else ["first", "last"])
     assert [item.path for item in withheld] == ([] if is_kept else [("options", "context_paths", 1)])
 
@@ -329,12 +329,12 @@ def test_a_change_is_told_once(place: Place) -> None:
     configuration: Configuration = place.open()
     told: list[int] = []
     configuration.on_change = lambda: told.append(configuration.settings.options.max_steps)
-    configuration.reading()
+    configuration.snapshot()
     assert told == []
     place.user("[options]\nmax_steps = 22\n")
-    first = configuration.reading()
-    assert configuration.reading() is first
+    first = configuration.snapshot()
+    assert configuration.snapshot() is first
     assert told == [22]
     place.user("# another text\n[options]\nmax_steps = 22\n")
-    configuration.reading()
+    configuration.snapshot()
     assert len(told) <= 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.client_settings import ConfigStore, merged
+from holdfast.config.client_settings import ConfigStore, merge_trees
 from holdfast.config.load import parse
 from holdfast.domain.errors import BadRequest
 
@@ -68,4 +68,7 @@ def test_a_file_that_is_no_object_is_left_alone(store: ConfigStore, tmp_path: Pa
 
 
 def test_objects_merge_and_everything_else_replaces() -> None:
-    assert merged({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {}}) == {"a": {"b": 1, "c": [2]}, "d": {}}
+    assert merge_trees({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {}}) == {
+        "a": {"b": 1, "c": [2]},
+        "d": {},
+    }

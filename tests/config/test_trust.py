@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from config.place import Place
-from holdfast.config.problems import dotted
-from holdfast.config.trust import TrustStore, digest_of
+from holdfast.config.problems import format_key
+from holdfast.config.trust import TrustStore, project_digest
 from holdfast.config.variables import ExpansionFailed
 from holdfast.domain.settings import Settings
 
@@ -68,10 +68,10 @@ def test_what_does_not(place: Place, key: str, name: str) -> None:
     place.write(place.project / name, HARMFUL[key] + "\n")
     configuration = place.open()
     assert configuration.current() == Settings()
-    assert [dotted(item.path) for item in configuration.withheld] == [key]
+    assert [format_key(item.path) for item in configuration.withheld] == [key]
     assert configuration.withheld[0].file == str(place.project / name)
     place.trust(configuration)
-    assert configuration.reading().withheld == ()
+    assert configuration.snapshot().withheld == ()
     if key != "options.sandbox":
         assert configuration.current() != Settings()
 
@@ -237,6 +237,6 @@ def test_a_directory_with_a_strange_name_can_be_trusted(tmp_path: Path) -> None:
 
 
 def test_the_digest_knows_where_each_file_ends() -> None:
-    assert digest_of([("/a", b"xy"), ("/b", b"")]) != digest_of([("/a", b"x"), ("/b", b"y")])
-    assert digest_of([("/a", b"x")]) != digest_of([("/b", b"x")])
-    assert digest_of([]) != digest_of([("", b"")])
+    assert project_digest([("/a", b"xy"), ("/b", b"")]) != project_digest([("/a", b"x"), ("/b", b"y")])
+    assert project_digest([("/a", b"x")]) != project_digest([("/b", b"x")])
+    assert project_digest([]) != project_digest([("", b"")])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.config.problems import BadKey, dotted, key_path
+from holdfast.config.problems import BadKey, format_key, parse_key
 from holdfast.config.toml_edit import CannotWrite, parse_value, set_value, unset_value
 from holdfast.domain.errors import HoldfastError, NotFound
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def change(file: Path, key: str, value: object) -> dict[str, Any]:
-    set_value(str(file), key_path(key), value, mode=0o600)
+    set_value(str(file), parse_key(key), value, mode=0o600)
     return tomllib.loads(file.read_text())
 
 
@@ -69,7 +69,7 @@ def test_comments_and_layout_stay(file: Path) -> None:
 def test_what_is_set_is_there_and_nothing_else_changed(file: Path, key: str, value: object) -> None:
     before = tomllib.loads(MINE)
     found: Any = change(file, key, value)
-    for name in key_path(key):
+    for name in parse_key(key):
         found = found[name]
     assert found == value
     assert "# was better" in file.read_text()
@@ -128,16 +128,16 @@ def test_a_broken_file_is_left_alone(file: Path, text: str) -> None:
 
 
 def test_unset(file: Path) -> None:
-    unset_value(str(file), key_path("options.tui.compact_mode"))
-    unset_value(str(file), key_path("models.large"))
+    unset_value(str(file), parse_key("options.tui.compact_mode"))
+    unset_value(str(file), parse_key("models.large"))
     after = tomllib.loads(file.read_text())
     assert "large" not in after.get("models", {})
     assert after["options"].get("tui", {}) == {}
     assert "# My settings.   Keep this." in file.read_text()
     with pytest.raises(NotFound, match=r"models\.large is not set"):
-        unset_value(str(file), key_path("models.large"))
+        unset_value(str(file), parse_key("models.large"))
     with pytest.raises(NotFound):
-        unset_value(str(file), key_path("a.b.c"))
+        unset_value(str(file), parse_key("a.b.c"))
 
 
 def test_a_link_stays_a_link_and_a_project_keeps_its_mode(tmp_path: Path) -> None:
@@ -188,17 +188,17 @@ def test_nobodys_change_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_values_of_the_command_line(key: str, text: str, value: object) -> None:
-    assert parse_value(text, key_path(key)) == value
+    assert parse_value(text, parse_key(key)) == value
 
 
 @settings(max_examples=50)
 @given(st.lists(st.text(min_size=1, max_size=8) | st.integers(0, 99), min_size=1, max_size=5))
 def test_a_key_can_be_written_and_read(names: list[str | int]) -> None:
     path = ("first", *names)
-    assert key_path(dotted(path)) == path
+    assert parse_key(format_key(path)) == path
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", 'a."b', "a b", "a[x]", "x" * 600, "[1]", "a]"])
 def test_what_is_no_key(text: str) -> None:
     with pytest.raises(BadKey):
-        key_path(text)
+        parse_key(text)

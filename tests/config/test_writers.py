@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import atomic_files
-from holdfast.config.atomic_files import Unwritable
+from holdfast import atomic_files
+from holdfast.atomic_files import FileUnwritable
 from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value, unset_value
@@ -145,7 +145,7 @@ def test_a_step_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
         recorder = Recorder(patched)
         recorder.fails_at = step
         before = open_descriptors()
-        with pytest.raises((Unwritable, OSError)):
+        with pytest.raises((FileUnwritable, OSError)):
             write(file)
         assert recorder.calls == ORDER[: step + 1]
         assert open_descriptors() == before
@@ -210,7 +210,7 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     base, old, write = WRITERS[name]
     file = tmp_path / base
     file.write_text(old)
-    monkeypatch.setattr(atomic_files, "_PATIENCE", 0.0)
+    monkeypatch.setattr(atomic_files, "_LOCK_TIMEOUT", 0.0)
     with is_lockable(tmp_path), pytest.raises(Conflict, match="Another process"):
         write(file)
     assert file.read_text() == old

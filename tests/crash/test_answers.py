@@ -13,7 +13,7 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
 from holdfast.testing.harness import World
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 
 class SlowLedger(MemoryLedger):

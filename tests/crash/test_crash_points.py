@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from crash.crash_points import Point, Violation, count_points, evidence_of, try_crash, try_point
+from crash.faulty_stores import FLAWS
+from crash.invariants import Evidence, Told, problems
+from crash.scenarios import STORIES
+from crash.workspace import ANSWER, LOST, WRITTEN, expected_answers
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.testing.crash import Point, Violation, count_points, evidence_of, try_crash, try_point
-from holdfast.testing.crash_check import Evidence, Told, problems
-from holdfast.testing.crash_flaws import FLAWS
-from holdfast.testing.crash_stage import ANSWER, LOST, WRITTEN, expected_answers
-from holdfast.testing.crash_story import STORIES
 
 STRIPES = 12
 """The points are dealt out to so many tests, so that several processes can share them."""

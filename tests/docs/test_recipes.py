@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
-from walks.stage import PATIENCE, Done, Stage, staged
+from e2e.cli_environment import PATIENCE, CliEnvironment, Done, cli_environment
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHANGE = "echo changed >> deps.txt"
@@ -51,7 +51,7 @@ def _script(asked: Asked) -> Reply:
 class Machine:
     """Where somebody follows the recipes: a clone of a repository, and the command on the path."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: CliEnvironment) -> None:
         self.stage = stage
         self.work = stage.project
         tools = stage.root / "bin"
@@ -86,7 +86,7 @@ class Machine:
 
 @asynccontextmanager
 async def _machine() -> AsyncIterator[Machine]:
-    async with staged(_script) as stage:
+    async with cli_environment(_script) as stage:
         machine = Machine(stage)
         await machine.must(
             "git init -q --bare -b main ../origin; git init -q -b main .; git remote add origin ../origin;"

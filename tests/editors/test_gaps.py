@@ -16,13 +16,13 @@ import pytest_asyncio
 
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, approve, attended, cancel, where_of
+from e2e.tool_client import ToolClient
 from editors.desk import updates_of
 from holdfast.acp.editor_connection import EditorConnection, StdioPipes
 from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import SessionId
 from holdfast.protocol.bodies import AgentMessage
-from walks.hands import Hands
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -93,7 +93,7 @@ class Screen:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def one() -> AsyncIterator[Hands]:
+async def one() -> AsyncIterator[ToolClient]:
     async with attended() as made:
         yield made
 
@@ -129,7 +129,7 @@ class Editors:
 
 
 @asynccontextmanager
-async def _editors(one: Hands, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Editors]]:
+async def _editors(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Editors]]:
     scene = Scene(one, await one.session(), lossy(patch))
     editors = Editors(scene)
     await editors.open()
@@ -140,7 +140,7 @@ async def _editors(one: Hands, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_what_was_missed_is_made_up_for(name: str, one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[name]
     async with _editors(one, monkeypatch) as (scene, editors):
         seeing, missing = editors.seeing, editors.missing
@@ -164,7 +164,7 @@ async def test_what_was_missed_is_made_up_for(name: str, one: Hands, monkeypatch
 
 @pytest.mark.parametrize("how", [approve, cancel])
 async def test_the_end_of_a_prompt_of_its_own_is_learnt(
-    how: Callable[[Scene], Awaitable[None]], one: Hands, monkeypatch: pytest.MonkeyPatch
+    how: Callable[[Scene], Awaitable[None]], one: ToolClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _editors(one, monkeypatch) as (scene, editors):
         line = editors.lines[0]

@@ -6,7 +6,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
 from holdfast.testing.harness import World
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 
 def echo(request: ModelRequest) -> Step:

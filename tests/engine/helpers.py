@@ -35,8 +35,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import SeededLoop
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import SeededLoop
 
 SESSION, RUN, MESSAGE = SessionId("s1"), RunId("r1"), MessageId("m1")
 PLAIN = ModelInfo("test", "plain")

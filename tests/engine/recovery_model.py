@@ -62,16 +62,16 @@ def requests_in(bodies: Sequence[bytes]) -> dict[str, Request]:
     found: dict[str, Request] = {}
     for body in bodies:
         match decode_event(body):
-            case PermissionRequestEvent(payload=change):
-                asked = change.payload
+            case PermissionRequestEvent(change=change):
+                asked = change.object
                 found[asked.id] = Request(asked.run_id, asked.tool_call_id, asked.continues, [])
-            case QuestionRequestEvent(payload=batch):
-                found[batch.payload.id] = Request(batch.payload.run_id, batch.payload.tool_call_id, False, [])
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
-                how = "granted" if notice.payload.granted else "denied"
-                found[notice.payload.id].closings.append("withdrawn" if notice.payload.withdrawn else how)
-            case QuestionNotificationEvent(payload=closed):
-                found[closed.payload.batch_id].closings.append("withdrawn" if closed.payload.withdrawn else "answered")
+            case QuestionRequestEvent(change=batch):
+                found[batch.object.id] = Request(batch.object.run_id, batch.object.tool_call_id, False, [])
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
+                how = "granted" if notice.object.granted else "denied"
+                found[notice.object.id].closings.append("withdrawn" if notice.object.withdrawn else how)
+            case QuestionNotificationEvent(change=closed):
+                found[closed.object.batch_id].closings.append("withdrawn" if closed.object.withdrawn else "answered")
             case _:
                 pass
     return found

@@ -13,13 +13,13 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
-from holdfast.domain.tools import TOOLS, UNASKED, Errand, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import TOOLS, UNASKED, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 DONE = Step((Say("done"),))
 TOO_LONG = Step((Say("half a summary"), Fail(trouble="overflow")))
@@ -290,7 +290,7 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
 
     tool = answering(name)
     world = await World.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
-    world.workspace.asks.judge = judge
+    world.workspace.approvals.judge = judge
     # Questions are offered only where somebody can answer.
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
     await world.workspace.inputs.submit(prompt)
@@ -383,14 +383,14 @@ def test_a_title_that_cannot_be_stored_is_nobodys_trouble() -> None:
 def test_sub_agents_get_no_titles() -> None:
     async def scene() -> None:
         async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            return ToolOutcome(await context.send(Errand("look", "Its own title")))
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "Its own title")))
 
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
         large = ScriptedModel([Step((Call("agent"),)), DONE, DONE], info=ModelInfo("test", "m"))
         world = await World.open(
             FixedModels(large, small), tools=[SimpleTool("agent", send)], settings=EngineSettings(titles=True)
         )
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools()))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         await world.prompt("go", "r1")
         await world.quiet()
         await virtual_seconds(10)

@@ -40,8 +40,8 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 ACTIONS: tuple[GrantAction, ...] = ("allow", "allow_session", "allow_always", "deny")
 
@@ -69,7 +69,7 @@ class Scene:
 
         tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", inquire, is_parallel=True)]
         world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
-        world.workspace.asks.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
+        world.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
         return world
 
 
@@ -81,7 +81,7 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
     other = (await dead.workspace.sessions.create("other")).id
     for session in (dead.session, other):
         await dead.workspace.inputs.submit(_prompt(session))
-    asks = dead.workspace.asks
+    asks = dead.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
     await asks.grant(asks.permissions[0].id, "allow", by="somebody")
     bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
@@ -89,9 +89,9 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
     told = [event for _, event in again.tape.events]
     kinds = [type(event) for event in told]
     assert kinds.count(RunCompleteEvent) == 2
-    notices = [event.payload.payload for event in told if isinstance(event, PermissionNotificationEvent)]
+    notices = [event.change.object for event in told if isinstance(event, PermissionNotificationEvent)]
     assert [(item.session_id, item.withdrawn, item.by) for item in notices] == [(other, True, "")]
-    closed = [event.payload.payload for event in told if isinstance(event, QuestionNotificationEvent)]
+    closed = [event.change.object for event in told if isinstance(event, QuestionNotificationEvent)]
     assert {(item.session_id, item.withdrawn, item.by) for item in closed} == {
         (dead.session, True, ""),
         (other, True, ""),
@@ -106,7 +106,7 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
 
 
 async def _until_asked(world: World) -> None:
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 1)
 
 
@@ -185,9 +185,9 @@ async def test_a_request_after_another_says_so() -> None:
         return ToolOutcome("done")
 
     world = await World.open(ScriptedModel([Step((Call("fetch"),))]), tools=[SimpleTool("fetch", act)])
-    world.workspace.asks.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
+    world.workspace.approvals.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
     await world.prompt("go", "r1")
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: len(asks.permissions) == 1)
     assert asks.permissions[0].continues
     await world.cancel()
@@ -197,7 +197,7 @@ async def test_a_request_after_another_says_so() -> None:
 
 async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:
     """Somebody who answers whatever is open, in some way, at some time."""
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     for _ in range(dice.randint(0, 60)):
         await asyncio.sleep(0)
     for ask in asks.permissions:
@@ -217,19 +217,19 @@ def _check(world: World) -> None:
     ended: set[str] = set()
     for number, event in world.tape.events:
         match event:
-            case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
+            case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
                 assert number is not None
-                assert change.payload.run_id not in ended
-                opened[change.payload.id] = change.payload.run_id
-            case PermissionNotificationEvent(payload=change) if change.payload.granted or change.payload.denied:
-                assert opened[change.payload.id] not in ended
-                closed.append(change.payload.id)
-            case QuestionNotificationEvent(payload=change):
-                assert opened[change.payload.batch_id] not in ended
-                closed.append(change.payload.batch_id)
-            case RunCompleteEvent(payload=change):
-                ended.add(change.payload.run_id)
-                open_now = {ask for ask, run in opened.items() if run == change.payload.run_id} - set(closed)
+                assert change.object.run_id not in ended
+                opened[change.object.id] = change.object.run_id
+            case PermissionNotificationEvent(change=change) if change.object.granted or change.object.denied:
+                assert opened[change.object.id] not in ended
+                closed.append(change.object.id)
+            case QuestionNotificationEvent(change=change):
+                assert opened[change.object.batch_id] not in ended
+                closed.append(change.object.batch_id)
+            case RunCompleteEvent(change=change):
+                ended.add(change.object.run_id)
+                open_now = {ask for ask, run in opened.items() if run == change.object.run_id} - set(closed)
                 assert not open_now, "R4: a run's end is told while an ask of it is open"
             case _:
                 pass
@@ -252,10 +252,10 @@ def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) 
             await asyncio.sleep(dice.random() / 100)
         await world.quiet()
         _check(world)
-        assert world.workspace.asks.permissions == ()
-        assert world.workspace.asks.questions == ()
+        assert world.workspace.approvals.permissions == ()
+        assert world.workspace.approvals.questions == ()
         granted = [
-            event.payload.payload.granted
+            event.change.object.granted
             for _, event in world.tape.events
             if isinstance(event, PermissionNotificationEvent)
         ]
@@ -296,7 +296,7 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
         disk = Breaking()
         scene = Scene(MemoryLedger(fail=disk.fail))
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = disk.judge
         await world.workspace.inputs.submit(_prompt(world.session))
         await settle_down(200)
@@ -311,7 +311,7 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
 
 
 def _open(world: World) -> tuple[int, int]:
-    return len(world.workspace.asks.permissions), len(world.workspace.asks.questions)
+    return len(world.workspace.approvals.permissions), len(world.workspace.approvals.questions)
 
 
 def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
@@ -320,7 +320,7 @@ def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
     async def live() -> None:
         scene = Scene()
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.reader_came()
         await world.workspace.inputs.submit(_prompt(world.session))
         await asyncio.sleep(10 * asks.timeout)
@@ -401,7 +401,7 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
     async def live() -> None:
         scene = Scene()
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         other = (await world.workspace.sessions.create("Other")).id
         below = (await world.workspace.sessions.create("Below", world.session)).id
         for session, is_asked in ((world.session, True), (below, False), (other, True)):
@@ -412,7 +412,7 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
                 await asks.grant(ask.id, "allow_session")
             for batch in asks.questions:
                 await asks.dismiss(batch.id)
-            await world.workspace.engine.until_quiet(session)
+            await world.workspace.engine.wait_until_idle(session)
             assert run.run_id in scene.ran
         await world.close()
 
@@ -442,7 +442,7 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     ledger = HeldLedger()
     scene = Scene(ledger)
     world = await scene.open()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
     await world.workspace.inputs.submit(_prompt(world.session))
@@ -467,7 +467,7 @@ async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> 
     ledger.gate.open()
     scene = Scene(ledger)
     world = await scene.open()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
     await world.workspace.inputs.submit(_prompt(world.session))

@@ -20,7 +20,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 PERMIT = Permit("bash", "execute", "/project", "run", {"command": "make"}, "make")
 OTHER = Permit("bash", "execute", "/project", "run", {"command": "ls"}, "ls")
@@ -74,11 +74,11 @@ VERDICTS = tuple(
 def test_every_combination_of_what_decides(granted: str) -> None:
     async def scene() -> None:
         world = await opened()
+        engine = world.workspace.engine
         other = (await world.workspace.sessions.create()).id
         seen = set()
         for verdict, (interactive, yolo, skips, insists) in product(VERDICTS, FLAGS):
-            asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
-            asks.bind(world.workspace.engine.recorder)
+            asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
             if granted:
                 await grant(asks, other if granted == "another session" else world.session, granted)
             asks.judge = lambda _, verdict=verdict: verdict  # type: ignore[misc]
@@ -122,8 +122,8 @@ def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_
 
     async def scene() -> None:
         world = await opened()
-        asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
-        asks.bind(world.workspace.engine.recorder)
+        engine = world.workspace.engine
+        asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
         child = (await world.workspace.sessions.create(parent=world.session)).id
         below = (await world.workspace.sessions.create(parent=child)).id
@@ -185,7 +185,7 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
 
     async def scene() -> None:
         world = await opened()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = 100.0
         for event in events:
@@ -218,7 +218,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
 
     async def scene(dice: random.Random) -> bool:
         world = await opened()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = 50.0
         loop = asyncio.get_running_loop()
@@ -262,7 +262,7 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
     async def scene() -> None:
         ledger = GatedLedger()
         world = await opened(ledger)
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = 10.0
         asking = begin(asks, kind, world.session)
@@ -284,7 +284,7 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
 def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
     async def scene() -> None:
         world = await opened()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asking = begin(asks, kind, world.session)
         await until(lambda: open_ones(asks))
@@ -320,7 +320,7 @@ def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None
         model = ScriptedModel([Step((Call("bash"),)), Step((Say("so be it"),))])
         settings = EngineSettings(titles=False, limits=Limits(minutes=0))
         world = await World.open(model, tools=[SimpleTool("bash", act)], settings=settings)
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=interactive)
         await world.workspace.inputs.submit(prompt)
@@ -338,9 +338,9 @@ def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None
         texts = {"expired": "Nobody was there", "denied with a reason": "not now"}
         assert texts.get(way, "") in result.content
         (notice,) = (
-            event.payload.payload
+            event.change.object
             for _, event in world.tape.events
-            if isinstance(event, PermissionNotificationEvent) and event.payload.payload.denied
+            if isinstance(event, PermissionNotificationEvent) and event.change.object.denied
         )
         assert notice.withdrawn == (way == "expired")
         assert world.end_of("r1").outcome == "completed"
@@ -354,7 +354,7 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
 
     async def scene() -> None:
         world = await opened()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         assert asks.pause == 0.0
         first, second = (begin(asks, "question", world.session) for _ in range(2))
         await until(lambda: len(asks.questions) == 2)
@@ -367,7 +367,7 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert await asks.dismiss()
         assert await second is None
         closed = [event for _, event in world.tape.events if isinstance(event, QuestionNotificationEvent)]
-        assert [event.payload.payload.cancelled for event in closed] == [True, True]
+        assert [event.change.object.cancelled for event in closed] == [True, True]
         await world.close()
 
     in_virtual_time(scene)
@@ -376,7 +376,7 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
 def test_a_rule_that_cannot_be_saved_allows_once() -> None:
     async def scene() -> None:
         world = await opened()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)", "Bash(ls)"))
         saved: list[str] = []
 

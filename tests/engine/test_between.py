@@ -13,15 +13,15 @@ from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Model
 from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, SimpleTool
 from holdfast.testing.harness import FixedTools, World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 DONE = Step((Say("done"),))
 
@@ -143,7 +143,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
             return ToolOutcome("done")
 
         async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
         async def later(context: ToolContext, given: dict[str, object]) -> ToolOutcome:
             await virtual_seconds(10)
@@ -165,7 +165,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("later", later, is_parallel=True)]
         settings = EngineSettings(titles=False, helpers=2, helper_depth=2)
         world = await World.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(below)))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(below)))
         await world.prompt("go", "r1")
         await virtual_seconds(20)
         assert len(started) == 2, "one below the run, and one below that"
@@ -201,14 +201,14 @@ async def test_what_a_sub_agent_inherits_and_what_its_sender_is_told(insists: bo
         raise ProviderError("It has no key.", trouble="credentials")
 
     async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+        return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
     def script(request: ModelRequest) -> Step:
         return Step((Call("agent"),)) if request.tools and request.messages[-1].role == "user" else DONE
 
     model = ScriptedModel(script, info=PLAIN)
     world = await World.open(model, tools=[SimpleTool("agent", send)], hooks=hooks, named_model=unusable)
-    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([]), "acme/none"))
+    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([]), "acme/none"))
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
     await world.workspace.inputs.submit(prompt)
     await world.quiet()
@@ -217,5 +217,5 @@ async def test_what_a_sub_agent_inherits_and_what_its_sender_is_told(insists: bo
     (below,) = [run for run in runs if run.parent_run_id == "r1"]
     assert (below.require_model, below.yolo, below.interactive, below.prompt) == (insists, not insists, False, "look")
     (result,) = [result for message in await world.messages() for result in message.tool_results]
-    assert result.content == "done\n\n(It has no key. test/plain is asked instead.)"
+    assert result.content == "done\n\n(It has no key. test/plain is used instead.)"
     await world.close()

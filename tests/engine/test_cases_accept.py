@@ -45,9 +45,9 @@ async def test_c03_c04_c11_cancel_before_the_start_is_kept() -> None:
     engine = world.workspace.engine
     await world.prompt("hello", "r1")
     assert engine.lane(world.session).phase == "accepted"
-    engine.tell(world.session, Cancel())
+    engine.dispatch(world.session, Cancel())
     kept = engine.lane(world.session)
-    engine.tell(world.session, Cancel())
+    engine.dispatch(world.session, Cancel())
     assert kept == engine.lane(world.session)
     assert (kept.phase, kept.cause) == ("cancelling", "cancel")
     await world.quiet()
@@ -85,7 +85,7 @@ async def test_c05_a_canceled_turn_writes_what_is_missing(after_start: bool) -> 
         await held(model)
     await world.cancel()
     await world.quiet()
-    created = [event.payload.payload.role for event in world.message_events() if event.payload.type == "created"]
+    created = [event.change.object.role for event in world.message_events() if event.change.type == "created"]
     assert created == ["user", "assistant"]
     assert await world.finishes() == ["canceled"]
     await world.assert_valid()

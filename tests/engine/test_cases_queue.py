@@ -3,6 +3,7 @@
 import pytest
 
 from engine.held import busy_world, held
+from holdfast.domain.events import Change, MessageEvent, RunCompleteEvent
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool
 from holdfast.testing.harness import World
@@ -90,10 +91,10 @@ async def test_c19_each_end_is_told_when_its_run_ends_with_its_own_error() -> No
     assert (first.outcome, first.text, first.error) == ("completed", "fine", "")
     assert (second.outcome, second.error) == ("failed", "broken")
     told = [event for _, event in world.tape.events]
-    end = next(place for place, event in enumerate(told) if getattr(event.payload, "payload", None) == first)
+    end = told.index(RunCompleteEvent(Change("updated", first)))
     user = [
         place
         for place, event in enumerate(told)
-        if getattr(getattr(event.payload, "payload", None), "role", "") == "user"
+        if isinstance(event, MessageEvent) and event.change.object.role == "user"
     ]
     assert user[0] < end < user[1]

@@ -22,7 +22,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 # The workspace.
 
@@ -106,7 +106,7 @@ async def test_c26_shutdown_waits_for_what_was_accepted() -> None:
     assert world.end_of("r1").outcome == "interrupted"
     assert [run.run_id for run in await ledger.open_runs(world.workspace.record.id)] == ["r2"]
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     assert again.end_of("r2").outcome == "completed"
 
 
@@ -190,7 +190,7 @@ async def test_c51_prompts_posted_at_the_same_moment() -> None:
     await asyncio.gather(*(world.prompt("x", f"s{n}", session=item.id) for n, item in enumerate(sessions)))
     await asyncio.gather(*(world.prompt("y", f"q{n}") for n in range(20)))
     for item in sessions:
-        await world.workspace.engine.until_quiet(item.id)
+        await world.workspace.engine.wait_until_idle(item.id)
     await world.quiet()
     assert len(world.ends()) == 120
     assert {end.outcome for end in world.ends()} == {"completed"}

@@ -42,7 +42,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import NoHooks, SubagentType
@@ -51,8 +51,8 @@ from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, St
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 class Choosy(MemoryLedger):
@@ -123,12 +123,12 @@ class Place:
             settings=settings,
             ledger=self.ledger,
             hooks=self.hooks,
-            settled=self._settled,
+            extensions_ready=self._settled,
         )
-        current = self.world.workspace.engine.kit.tools
+        current = self.world.workspace.engine.run_context.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
-        self.world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
-        self.world.workspace.asks.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
+        self.world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
+        self.world.workspace.approvals.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
 
     def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
         async def current() -> Sequence[Tool]:
@@ -157,7 +157,7 @@ class Place:
         return ToolOutcome("answered")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+        return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
     async def prompt(self, *steps: Step, interactive: bool = True) -> Run:
         self.steps = list(steps)
@@ -328,7 +328,7 @@ for state in ("model", "tool", "ask", "inquire", "agent"):
     async def cancel(place: Place, state: str = state) -> None:
         inner = Step((Call("ask"),))
         await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
-        asks = place.world.workspace.asks
+        asks = place.world.workspace.approvals
         if state in ("ask", "inquire", "agent"):
             await until(lambda: asks.permissions or asks.questions)
         await place.world.cancel()
@@ -369,7 +369,7 @@ def test_nothing_is_held_after(name: str) -> None:
         await SCENES[name](place)
         await place.rest()
         assert place.holdings() == before
-        assert (place.world.workspace.asks.permissions, place.world.workspace.asks.questions) == ((), ())
+        assert (place.world.workspace.approvals.permissions, place.world.workspace.approvals.questions) == ((), ())
         # All of it can be done again, to its end.
         place.calls = 0
         await place.work(TOOL, DONE)
@@ -410,7 +410,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
             return ToolOutcome("done")
 
         async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
         def script(request: ModelRequest) -> Step:
             if "$$" in request.session_id:
@@ -421,7 +421,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
         settings = EngineSettings(titles=False, helpers=3)
         world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
         for number in (1, 2):
             gate.clear()
             await world.prompt("go", f"r{number}")

@@ -195,7 +195,7 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     assert world.end_of("r1").outcome == "cancelled"
     assert await world.finishes() == ["tool_use", "canceled"]
     assert await summaries(world) == []
-    told = [(event.payload.type, event.payload.payload.is_summary_message) for event in world.message_events()]
+    told = [(event.change.type, event.change.object.is_summary_message) for event in world.message_events()]
     assert told.count(("deleted", True)) == 1
     assert (await session_of(world)).summary_message_id == ""
     assert model.open_streams == 0
@@ -353,6 +353,6 @@ async def test_the_summary_message_is_marked_from_its_first_event() -> None:
     await world.workspace.inputs.summarize(world.session)
     await world.quiet()
     last = (await world.messages())[-1].id
-    events: list[MessageEvent] = [event for event in world.message_events() if event.payload.payload.id == last]
-    assert [event.payload.type for event in events] == ["created", "updated"]
-    assert all(event.payload.payload.is_summary_message for event in events)
+    events: list[MessageEvent] = [event for event in world.message_events() if event.change.object.id == last]
+    assert [event.change.type for event in events] == ["created", "updated"]
+    assert all(event.change.object.is_summary_message for event in events)

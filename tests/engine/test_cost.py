@@ -14,8 +14,8 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import World
-from holdfast.testing.loop import run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import run_seeded
 
 
 async def costs(step: Step) -> tuple[int, int]:
@@ -90,8 +90,8 @@ async def test_what_was_told_adds_up_to_what_is_stored(turns: int) -> None:
     view: dict[str, Message] = {}
     for _, event in world.tape.events:
         match event:
-            case MessageEvent(payload=change):
-                view[change.payload.id] = change.payload
+            case MessageEvent(change=change):
+                view[change.object.id] = change.object
             case MessageDeltaEvent(payload=delta):
                 length = text_length(view[delta.message_id].parts[delta.part])
                 assert length is not None

@@ -1,4 +1,4 @@
-"""Pure decisions of the engine, a row for each: rulings of hooks, leftovers of a crash, plans, ends, instructions."""
+"""Pure decisions of the engine, a row for each: rulings of hooks, leftovers of a crash, plans, ends, system_prompt."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,23 +21,10 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
-from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.tools import Permit, ToolOutcome
-from holdfast.engine import (
-    history_repair,
-    recovery,
-    run_end,
-)
-from holdfast.engine import (
-    recovery as leftovers,
-)
-from holdfast.engine import (
-    system_prompt as instructions,
-)
-from holdfast.engine import (
-    tool_calls as rulings,
-)
+from holdfast.engine import history_repair, recovery, run_end, system_prompt, tool_calls
 from holdfast.engine.history_repair import TurnEnd
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.run_context import text
@@ -58,13 +45,13 @@ def check_refusals() -> None:
         (Ruling("deny", halts=True, reason="r"), ("r", True)),
     ]
     for ruling, expected in rows:
-        found = rulings.refusal(ruling)
+        found = tool_calls.refusal(ruling)
         assert (found and (found.content, found.stops_turn)) == expected, ruling
         assert found is None or found.is_error
 
 
 def asked(name: str, reason: str = "", **given: object) -> Permit:
-    return rulings.asked_for(ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p")
+    return tool_calls.asked_for(ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p")
 
 
 def check_requests() -> None:
@@ -101,20 +88,20 @@ def check_told() -> None:
         (Ruling(), Ruling("allow", reason="s", context="y"), "c\n\ny", False),
     ]
     for before, after, content, stops in rows:
-        found = rulings.told(plain, before, after)
+        found = tool_calls.told(plain, before, after)
         assert found == msgspec.structs.replace(plain, content=content, stops_turn=stops), (before, after)
     stopping = msgspec.structs.replace(plain, stops_turn=True)
-    assert rulings.told(stopping, Ruling(context="x")).stops_turn
+    assert tool_calls.told(stopping, Ruling(context="x")).stops_turn
     report: dict[str, Any] = {"n": "é"}
     hooks = {"hook": report}
     for metadata, expected in [("", hooks), ('{"a":1}', {"a": 1} | hooks), ("[1]", hooks), ("nonsense", hooks)]:
-        found = rulings.told(ToolOutcome("c", metadata), Ruling(report=report))
+        found = tool_calls.told(ToolOutcome("c", metadata), Ruling(report=report))
         assert json.loads(found.metadata) == expected, metadata
         assert "é" in found.metadata
         assert found.content == "c"
-    both = rulings.told(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
+    both = tool_calls.told(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
     assert json.loads(both.metadata) == {"hook": report, "post_hook": {"m": 1}}
-    assert json.loads(rulings.told(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
+    assert json.loads(tool_calls.told(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
         "post_hook": {"m": 1}
     }
 
@@ -161,12 +148,12 @@ def check_leftovers() -> None:
         ([notice(granted=True), closed()], [], set()),
     ]
     for events, still_open, not_run in rows:
-        left = leftovers.UnansweredRequests({RunId("r1")})
+        left = recovery.UnansweredRequests({RunId("r1")})
         for event in events:
             left.feed(encode_event(event))
         left.feed(b'{"type":"of a later version"}')
         kinds = (PermissionNotification, QuestionNotification)
-        said_of = [item for event in left.withdrawn() if isinstance(item := event.payload.payload, kinds)]
+        said_of = [item for event in left.withdrawn() if isinstance(item := event.change.object, kinds)]
         ids = [item.id if isinstance(item, PermissionNotification) else item.batch_id for item in said_of]
         assert (ids, left.not_run) == (still_open, not_run), events
         for item in said_of:
@@ -282,29 +269,29 @@ def check_answers() -> None:
 
 
 def check_instructions() -> None:
-    plain = Surroundings("/p")
-    full = Surroundings(
+    plain = ProjectContext("/p")
+    full = ProjectContext(
         "/p", "linux", "today", GitState("main", "0123456789abcdef"),
         (ContextFile("A.md", " be kind \n"), ContextFile("B.md", "b", 7)), ("note",), "Made-by: x",
     )  # fmt: skip
     files = '<file path="A.md">\nbe kind\n</file>\n\n<file path="B.md">\nb\n[7 more characters: read the file if you'
-    told, helper, crew = (
-        instructions.system_prompt(full),
-        instructions.helper_instructions(full),
-        instructions.helper_instructions(full, prompt=" Look. "),
+    told, helper, subagent_type = (
+        system_prompt.system_prompt(full),
+        system_prompt.helper_instructions(full),
+        system_prompt.helper_instructions(full, prompt=" Look. "),
     )
-    for words in (told, crew):
+    for words in (told, subagent_type):
         assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
     assert told.index(files) < told.index("\n\nnote\n\n") < told.index("# Where you are")
-    assert "note" not in crew
-    assert crew.startswith("Look.\n\n# How people work here")
+    assert "note" not in subagent_type
+    assert subagent_type.startswith("Look.\n\n# How people work here")
     assert "be kind" not in helper
     assert helper.startswith(text("task.md").strip())
-    assert instructions.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
+    assert system_prompt.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
     facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
-    for words in (told, helper, crew):
+    for words in (told, helper, subagent_type):
         assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
-    short = instructions.system_prompt(plain)
+    short = system_prompt.system_prompt(plain)
     assert short.endswith("# Where you are\n\nDirectory: /p\nThe directory is not in a git repository.\n")
     assert "How people work here" not in short
     for git, line in [
@@ -312,14 +299,14 @@ def check_instructions() -> None:
         (GitState("", "0123456789abcdef"), "Git: detached HEAD, commit 0123456789ab (when the session began)"),
         (GitState(), "The directory is in a git repository; its branch is not known."),
     ]:
-        assert instructions.system_prompt(Surroundings("/p", git=git)).endswith(f"Directory: /p\n{line}\n")
+        assert system_prompt.system_prompt(ProjectContext("/p", git=git)).endswith(f"Directory: /p\n{line}\n")
 
 
 def check_git_notes() -> None:
     for files in ((), (" M a",), (" M a", "?? b")):
         for more in (0, 3):
             for commits in ((), ("1 one",)):
-                note = instructions.git_note(GitChanges(files, more, commits))
+                note = system_prompt.git_note(GitChanges(files, more, commits))
                 assert ("No changes" in note) == (not files)
                 assert ("and 3 more" in note) == bool(files and more)
                 assert ("Last commits:\n  1 one\n" in note) == bool(commits)
@@ -333,12 +320,16 @@ NO_DIFFERENCE = {
     "if not said and content == outcome.content and (not after.halts):; return outcome -> (nothing)": "saves a copy",
 }
 TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]] = {
-    "rulings": ([rulings], [check_refusals, check_requests, check_told], NO_DIFFERENCE),
-    "leftovers": ([leftovers], [check_leftovers], {}),
+    "hook rulings": (
+        [tool_calls.refusal, tool_calls.asked_for, tool_calls.told, tool_calls._with],
+        [check_refusals, check_requests, check_told],
+        NO_DIFFERENCE,
+    ),
+    "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawn], [check_leftovers], {}),
     "plans": ([recovery.plan], [check_plans], {}),
     "calls that were cut off": ([history_repair.unanswered], [check_cut_off_calls], {}),
     "ends": ([run_end.describe, run_end.last_answer, run_end.updated], [check_descriptions, check_answers], {}),
-    "instructions": ([instructions], [check_instructions, check_git_notes], {}),
+    "system prompt": ([system_prompt], [check_instructions, check_git_notes], {}),
 }
 
 

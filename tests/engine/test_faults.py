@@ -18,8 +18,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import SeededLoop, in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
 
 HOLE = "\N{REPLACEMENT CHARACTER}"
 

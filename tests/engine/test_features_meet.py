@@ -14,7 +14,7 @@ from holdfast.domain.ids import RunId, is_helper_session
 from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Brief, Prompt, Run
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import NoHooks, SubagentType
@@ -22,7 +22,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, SimpleTool
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 FEATURES = (
     *("summary", "command", "fallback", "credentials", "rename", "steer", "queue"),
@@ -86,7 +86,7 @@ class Meeting:
         return ToolOutcome("the tool was here")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+        return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
     async def _named(self, name: str) -> ScriptedModel:
         raise ProviderError(f"{name} is gone.")
@@ -102,7 +102,7 @@ class Meeting:
             hooks=Hooks() if "hooks" in has else NoHooks(),
             named_model=self._named,
         )
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools()))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         self._hold_the_last_answer()
         brief = Brief("expanded words", "fix") if "command" in has else None
         if "fallback" in has:

@@ -28,7 +28,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
 
@@ -187,10 +187,10 @@ async def opened() -> World:
     tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("inquire", inquire, is_parallel=True)]
     steps = [Step((Call("bash", id=ToolCallId("c1")), Call("inquire", id=ToolCallId("c2")))), Step((Say("done"),))]
     world = await World.open(ScriptedModel(steps, info=PLAIN), tools=tools)
-    world.workspace.asks.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
+    world.workspace.approvals.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
     await world.workspace.inputs.submit(prompt)
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: asks.permissions and asks.questions)
     return world
 
@@ -198,7 +198,7 @@ async def opened() -> World:
 def told(world: World, kind: type) -> list[dict[str, object]]:
     """The payloads of all events of a kind."""
     events: list[Any] = [event for _, event in world.tape.events if isinstance(event, kind)]
-    return [msgspec.structs.asdict(event.payload.payload) for event in events]
+    return [msgspec.structs.asdict(event.change.object) for event in events]
 
 
 async def test_a_request_tells_all_there_is_to_tell() -> None:
@@ -222,7 +222,7 @@ async def test_a_request_tells_all_there_is_to_tell() -> None:
     assert (batch["session_id"], batch["tool_call_id"], batch["run_id"]) == (world.session, "c2", "r1")
     assert "Sure" in batch.values()
     assert "About this" in batch.values()
-    questions = world.workspace.asks.questions[0].questions
+    questions = world.workspace.approvals.questions[0].questions
     assert [item.question for item in questions] == ["Really?", "And this?"]
     assert len({item.id for item in questions}) == 2
     await world.cancel()
@@ -232,7 +232,7 @@ async def test_a_request_tells_all_there_is_to_tell() -> None:
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
 async def test_everybody_learns_who_answered_a_request_and_how(action: str) -> None:
     world = await opened()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     (request,) = asks.permissions
     assert await asks.grant(request.id, action, reason="so", by="me", via="terminal")  # type: ignore[arg-type]
     assert not await asks.grant(request.id, "deny", by="another"), "the first answer counts"
@@ -264,7 +264,7 @@ async def test_everybody_learns_who_answered_a_request_and_how(action: str) -> N
 
 async def test_a_dismissal_tells_who_it_was() -> None:
     world = await opened()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     (batch,) = asks.questions
     assert not await asks.dismiss("another")
     assert await asks.dismiss(batch.id, by="me", via="editor")
@@ -290,13 +290,13 @@ def test_notices_name_their_run() -> None:
         prompt = Prompt(world.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
         await world.workspace.inputs.submit(prompt)
         await world.quiet()
-        notices = [event.payload.payload for _, event in world.tape.events if isinstance(event, AgentEvent)]
+        notices = [event.change.object for _, event in world.tape.events if isinstance(event, AgentEvent)]
         kinds = [notice.type for notice in notices]
         assert kinds == ["fallback", "retrying", "re_authenticate", "error", "agent_finished"]
         assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", world.session)}
         assert (notices[-1].session_id, notices[-1].session_title) == (world.session, "Test")
         assert all(notice.error for notice in notices[:-1])
-        assert "a/b is gone. test/plain is asked instead." in notices[0].error
+        assert "a/b is gone. test/plain is used instead." in notices[0].error
         assert "in 1 s (1 of 5)" in notices[1].error
         await world.close()
 

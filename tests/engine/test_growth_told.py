@@ -16,8 +16,8 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 QUICK = EngineSettings(titles=False, pace=Pace(seconds=0.5, characters=10**9))
 WORDS = "one two three four five six seven eight"
@@ -51,7 +51,7 @@ def test_calls_are_told_durably_in_every_step() -> None:
         await world.prompt("go", "r1")
         await world.quiet()
         answers = [message.id for message in await world.messages() if message.role == "assistant"]
-        told = [event.payload.payload for event in world.message_events()]
+        told = [event.change.object for event in world.message_events()]
         counts = [sum(message.id == answer for message in told) for answer in answers[:-1]]
         assert len(set(counts)) == 1, counts
         assert counts[0] >= 4, "empty, with a call, with its arguments, with its end"
@@ -158,7 +158,7 @@ def test_an_answer_that_is_withdrawn_is_taken_back_from_readers_and_store() -> N
         await virtual_seconds(0.9)
         message = (await world.messages())[-1]
         assert (message.role, text_of(message)) == ("assistant", "")
-        told = [event.payload.payload for event in world.message_events() if event.payload.payload.id == message.id]
+        told = [event.change.object for event in world.message_events() if event.change.object.id == message.id]
         assert text_of(told[-1]) == ""
         await world.quiet()
         last = [event for _, event in world.tape.events if isinstance(event, MessageEvent | MessagePartEvent)][-1]

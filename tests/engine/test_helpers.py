@@ -11,20 +11,22 @@ from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, helper_session, is_helper_session
 from holdfast.domain.ledger import Admit, CancelSession
 from holdfast.domain.models import ModelInfo, ModelRequest
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
-ERRAND = Errand("look for it", "A helper's session")
+TASK = SubagentTask("look for it", "A helper's session")
 
 
 async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
-    return ToolOutcome(await context.send(msgspec.structs.replace(ERRAND, kind=str(arguments.get("kind", "task")))))
+    return ToolOutcome(
+        await context.run_subagent(msgspec.structs.replace(TASK, kind=str(arguments.get("kind", "task"))))
+    )
 
 
 def sender() -> SimpleTool:
@@ -47,8 +49,8 @@ def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
 async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> World:
     tools = FixedTools(helper_tools)
     world = await World.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
-    world.workspace.engine.kit.crews.add("task", SubagentType(tools))
-    world.workspace.engine.kit.crews.add("fetch", SubagentType(tools, "small", "fetch.md"))
+    world.workspace.engine.run_context.subagents.add("task", SubagentType(tools))
+    world.workspace.engine.run_context.subagents.add("fetch", SubagentType(tools, "small", "fetch.md"))
     return world
 
 
@@ -141,7 +143,7 @@ def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_paralle
         ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
         model = scripted(Step((Call("look"),)))
         world = await World.open(FixedModels(model), tools=[agent], ledger=ledger)
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([tool])))
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([tool])))
         await world.prompt("find it", "r1")
         await until(lambda: model.requests)
         ledger.hold(Admit)
@@ -153,7 +155,7 @@ def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_paralle
         ledger.gate.open()
         await world.quiet()
         (child,) = await children(world)
-        await world.workspace.engine.until_quiet(child)
+        await world.workspace.engine.wait_until_idle(child)
         assert {end.outcome for end in world.ends()} == {"cancelled"}
         assert (len(model.requests), tool.started) == (1, 0)
         await world.close()
@@ -173,7 +175,7 @@ async def test_a_helper_ends_before_its_sender_also_when_its_cancel_cannot_be_st
         return ToolOutcome("")
 
     world = await World.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
-    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
+    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
     await world.prompt("find it", "r1")
     await at_work.reached.wait()
     ledger.refused = (CancelSession,)
@@ -242,7 +244,7 @@ async def test_a_shutdown_ends_both() -> None:
     await world.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await world.close()
-    told = [event.payload.payload for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
+    told = [event.change.object for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
     assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
         ("interrupted", False),
         ("interrupted", True),

@@ -22,7 +22,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.models import ModelInfo
 from holdfast.engine.history import conversation, has_user_text, size_of
-from holdfast.testing.validity import problems_of_request
+from holdfast.testing.conversation_validity import problems_of_request
 
 SEEING = ModelInfo("test", "seeing", supports_images=True)
 ASK = message("user", said("and now?"), id="ask")

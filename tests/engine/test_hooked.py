@@ -90,7 +90,7 @@ async def test_what_a_hook_rewrote_is_shown_before_it_is_done() -> None:
     assert json.loads(call.input) == {"n": 2, "extra": "é"}
     sent = [call for message in model.requests[-1].messages for call in message.tool_calls]
     assert json.loads(sent[0].input) == {"n": 2, "extra": "é"}
-    told = [event.payload.payload for event in world.message_events()]
+    told = [event.change.object for event in world.message_events()]
     with_new = next(i for i, item in enumerate(told) if any("extra" in one.input for one in item.tool_calls))
     result = next(i for i, item in enumerate(told) if item.tool_results)
     assert with_new < result, "it is published before the tool has run"
@@ -117,7 +117,7 @@ async def test_what_a_hook_allows_is_not_asked_but_a_rule_still_denies(rule: str
     world, _, _ = await played(Twin(before=Ruling("allow")), rule)
     (result,) = results_of(await world.messages())
     assert (result.content == "ran") is done
-    assert world.workspace.asks.permissions == ()
+    assert world.workspace.approvals.permissions == ()
 
 
 @pytest.mark.parametrize("verdict", [Verdict("allow"), Verdict("ask")], ids=["allow", "ask"])
@@ -128,7 +128,7 @@ async def test_a_hook_that_wants_somebody_asked_has_them_asked_once(verdict: Ver
     hooks = Twin(before=Ruling("ask", reason="are you sure"))
     world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: lambda _: verdict)
     await world.prompt("go", "r1")
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: bool(asks.permissions))
     (ask,) = asks.permissions
     assert (ask.description, ask.params, seen) == ("are you sure", {"n": 1}, [])
@@ -302,7 +302,7 @@ async def test_a_brief_outlives_the_server() -> None:
     await world.close()
     again = ScriptedModel([DONE])
     later = await World.open(again, ledger=world.ledger, ids="later")
-    await later.workspace.engine.until_quiet(world.session)
+    await later.workspace.engine.wait_until_idle(world.session)
     assert text_of(again.requests[0].messages[-1]).endswith("all of x")
 
 
@@ -319,7 +319,7 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
         usual,
         tools=[recording(seen)],
         judge=lambda _: lambda _: Verdict("ask"),
-        allows=lambda rules, permit: permit.tool in rules,
+        rules_allow=lambda rules, permit: permit.tool in rules,
         named_model=named,
     )
     prompt = Prompt(world.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
@@ -327,7 +327,7 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
     await world.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
     await world.prompt("again", "r2")
-    await until(lambda: bool(world.workspace.asks.permissions))
+    await until(lambda: bool(world.workspace.approvals.permissions))
     assert len(usual.requests) == 1, "the next run asks the usual model, and asks somebody"
     await world.cancel()
     await world.quiet()
@@ -344,4 +344,4 @@ async def test_a_model_that_cannot_be_had_gives_way_and_that_is_told() -> None:
     assert world.end_of("r1").text == "done"
     (notice,) = [notice for notice in world.notices() if notice.type == "fallback"]
     assert (notice.run_id, notice.session_id) == ("r1", world.session)
-    assert notice.error == "There is no model gone. demo/scripted is asked instead."
+    assert notice.error == "There is no model gone. demo/scripted is used instead."

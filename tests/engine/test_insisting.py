@@ -14,14 +14,14 @@ WHY = "The line is not fully understood, and a deny rule could apply."
 async def opened() -> tuple[Scene, World]:
     scene = Scene()
     world = await scene.open()
-    world.workspace.asks.judge = lambda _: Verdict("ask", WHY, (), insists=True)
+    world.workspace.approvals.judge = lambda _: Verdict("ask", WHY, (), insists=True)
     return scene, world
 
 
 @pytest.mark.parametrize("action", ["allow", "deny"])
 async def test_yolo_does_not_skip_it(action: str) -> None:
     scene, world = await opened()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     asks.skips = True
     run = await world.workspace.inputs.submit(Prompt(world.session, "go", interactive=True, yolo=True))
     await until(lambda: bool(asks.permissions))
@@ -35,10 +35,10 @@ async def test_yolo_does_not_skip_it(action: str) -> None:
 
 async def test_an_unattended_run_is_refused() -> None:
     scene, world = await opened()
-    world.workspace.asks.skips = True
+    world.workspace.approvals.skips = True
     await world.workspace.inputs.submit(Prompt(world.session, "go", interactive=False, yolo=True))
     await world.quiet()
     assert scene.ran == []
-    assert not world.workspace.asks.permissions
+    assert not world.workspace.approvals.permissions
     assert WHY in str(await world.messages())
     await world.close()

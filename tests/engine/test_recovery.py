@@ -10,7 +10,7 @@ from holdfast.engine.recovery import plan
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 
 def echo(request: ModelRequest) -> Step:
@@ -78,7 +78,7 @@ async def test_a_crash_ends_what_had_started_and_goes_on_with_what_waited() -> N
     ledger = MemoryLedger()
     world, tool = await crashed(ledger)
     again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     ended = {name: (await again.run(name)).outcome for name in ("r1", "r2", "r3", "r4")}
     assert ended == {"r1": "interrupted", "r2": "interrupted", "r3": "completed", "r4": "cancelled"}
     assert tool.started == 1
@@ -107,9 +107,9 @@ async def test_recovering_twice_changes_nothing() -> None:
     told = {end.run_id for end in second.ends()}
     # It dies again, now with r3 started, and comes back twice more.
     third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
-    await third.workspace.engine.until_quiet(world.session)
+    await third.workspace.engine.wait_until_idle(world.session)
     fourth = await World.open(ScriptedModel(echo), ledger=ledger, ids="fourth")
-    await fourth.workspace.engine.until_quiet(world.session)
+    await fourth.workspace.engine.wait_until_idle(world.session)
     assert told == {"r1", "r2"}
     assert [end.run_id for end in third.ends()] == ["r3"]
     assert fourth.ends() == []
@@ -123,7 +123,7 @@ async def test_an_old_owner_can_write_no_more() -> None:
     ledger = MemoryLedger()
     world, tool = await crashed(ledger)
     again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     before = list(await again.messages(world.session))
     tool.gate.open()
     await world.quiet()
@@ -165,7 +165,7 @@ async def test_a_prompt_that_interrupted_once_does_not_do_it_again() -> None:
     await world.prompt("three", "r3")
     await world.workspace.inputs.move(RunId("r3"), 0)
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     ended = [(end.run_id, end.outcome) for end in again.ends()]
     assert ended == [("r1", "cancelled"), ("r3", "completed"), ("r2", "completed")]
     cleaning.open()

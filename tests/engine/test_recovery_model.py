@@ -31,7 +31,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
-from holdfast.domain.tools import Errand, Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
@@ -39,11 +39,11 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import FixedTools, World
-from holdfast.testing.loop import run_seeded
-from holdfast.testing.memory import MemoryLedger
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import run_seeded
 
 SETTINGS = EngineSettings(
     titles=False, grace=0.5, retries=RetryPolicy(most=2, first=0.1), pace=Pace(seconds=0.01, characters=8)
@@ -124,8 +124,8 @@ class Life:
             SimpleTool("agent", self._send, is_parallel=True),
         ]
         world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
-        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
-        world.workspace.asks.judge = lambda _: Verdict("ask")
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
+        world.workspace.approvals.judge = lambda _: Verdict("ask")
         return world
 
     async def until_it_dies(self) -> World:
@@ -183,7 +183,7 @@ class Life:
         await world.quiet()
 
     async def _answer(self, world: World) -> None:
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         for request in asks.permissions[:1]:
             await asks.grant(request.id, self.dice.choice(("allow", "deny", "allow_session")))
         for batch in asks.questions[:1]:
@@ -228,12 +228,12 @@ class Life:
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         self.acted.add(context.tool_call_id)
-        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+        return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
 
 def ends_in(bodies: Sequence[bytes]) -> list[RunComplete]:
     events = map(decode_event, bodies)
-    return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+    return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
 
 def check(before: Stored, after: Stored, acted: set[str]) -> None:
@@ -281,7 +281,7 @@ async def life(dice: random.Random) -> Counter[str]:
     third = await lived.open("third")
     assert third.workspace.recovered.ends == ()
     assert third.workspace.recovered.withdrawn == ()
-    await third.workspace.engine.until_quiet(first.session)
+    await third.workspace.engine.wait_until_idle(first.session)
     last = await stored(third)
     assert all(run.outcome for run in last.runs.values())
     order = [end.run_id for end in ends_in(last.bodies) if end.run_id in after.waiting]

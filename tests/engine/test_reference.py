@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from engine.reference_model import Reason, Reference, Refused
 from holdfast.domain.errors import HoldfastError, NotWaiting, RunFolded, RunIdTaken, SessionBusy, UnknownRun
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import text_of
@@ -28,12 +29,11 @@ from holdfast.domain.runs import Delivery, Outcome, Prompt
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Fail, Say
+from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.gates import HeldModel, SimpleTool
 from holdfast.testing.harness import World
-from holdfast.testing.loop import SeededLoop
-from holdfast.testing.memory import MemoryLedger
-from holdfast.testing.reference import Reason, Reference, Refused
-from holdfast.testing.validity import problems_of_request, problems_of_session
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import SeededLoop
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from holdfast.engine.retries import RetryPolicy
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import settle_down
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 
 def failing(trouble: Trouble) -> Step:

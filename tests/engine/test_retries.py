@@ -69,7 +69,7 @@ async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
 
 async def test_what_a_failed_attempt_said_is_taken_back_durably() -> None:
     world = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
-    answers = [event.payload.payload for event in world.message_events() if event.payload.payload.role == "assistant"]
+    answers = [event.change.object for event in world.message_events() if event.change.object.role == "assistant"]
     assert [text_of(answer) for answer in answers] == ["", "", "whole"]
     await world.assert_valid()
 
@@ -122,7 +122,7 @@ class Bell(Tape):
 
     def publish_live(self, event: LiveEvent) -> None:
         super().publish_live(event)
-        if isinstance(event, AgentEvent) and event.payload.payload.type == "retrying":
+        if isinstance(event, AgentEvent) and event.change.object.type == "retrying":
             self.rang.set()
 
 
@@ -130,8 +130,8 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     hours = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=7200.0, longest=7200.0))
     model = ScriptedModel([failing("busy", "half an"), Step((Say("never"),))])
     world = await World.open(model, settings=hours)
-    bell = Bell(world.workspace.engine.outside.outlet)
-    world.workspace.engine.outside = msgspec.structs.replace(world.workspace.engine.outside, outlet=bell)
+    bell = Bell(world.workspace.engine.outlet)
+    world.workspace.engine.outlet = bell
     await world.prompt("go", "r1")
     await bell.rang.wait()
     await world.cancel()

@@ -9,8 +9,8 @@ import pytest
 from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import World
-from holdfast.testing.loop import Deadlock, every_schedule, run_schedule, run_seeded
-from holdfast.testing.schedules import Life, try_schedule
+from holdfast.testing.seeded_loop import Deadlock, every_schedule, run_schedule, run_seeded
+from trials.schedules import Life, try_schedule
 
 SCHEDULES = 2_400
 CHUNK = 200

@@ -11,8 +11,8 @@ from holdfast.domain.runs import Outcome
 from holdfast.engine.history import conversation
 from holdfast.engine.history_repair import RepairedTurn, TurnEnd, finish_for, settle
 from holdfast.engine.message_factory import MessageFactory
+from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.harness import counting_ids
-from holdfast.testing.validity import problems_of_request, problems_of_session
 
 USER = message("user", said("hi"), ended("stop"), id="u")
 ENDINGS = [

@@ -17,8 +17,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def echo(request: ModelRequest) -> Step:
@@ -32,7 +32,7 @@ async def test_a_task_cancelled_before_its_first_step_still_ends_its_run() -> No
     """`Finish` comes from the done callback: such a task never enters its body."""
     world = await World.open(ScriptedModel(echo))
     await world.prompt("one", "r1")
-    life = world.workspace.engine._lives.get(RunId("r1"))
+    life = world.workspace.engine._active.get(RunId("r1"))
     assert life is not None, "the task is there and has not run yet"
     life.task.cancel()
     await world.quiet()
@@ -175,7 +175,7 @@ async def test_a_graceful_stop_loses_nothing() -> None:
         await world.prompt("late", "r5")
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
     for session in (world.session, other.id):
-        await again.workspace.engine.until_quiet(session)
+        await again.workspace.engine.wait_until_idle(session)
     assert {end.run_id for end in again.ends()} == {"r2", "r3", "r4"}
     assert [end.run_id for end in again.ends() if end.run_id != "r4"] == ["r2", "r3"]
 
@@ -186,7 +186,7 @@ async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None
     assert world.end_of("r1").outcome == "cancelled"
     last = world.tape.events[-1][1]
     assert isinstance(last, SessionEvent)
-    assert last.payload.type == "deleted"
+    assert last.change.type == "deleted"
     assert list(await world.messages()) == []
 
 
@@ -197,9 +197,9 @@ async def test_idle_sessions_cost_nothing() -> None:
     for number in range(50):
         session = await world.workspace.sessions.create()
         await world.prompt("x", f"r{number}", session=session.id)
-        await engine.until_quiet(session.id)
+        await engine.wait_until_idle(session.id)
     await settle_down()
-    for name in ("_lanes", "_lives", "_outboxes", "_folds", "_quiet", "_ends", "_tasks", "_writing"):
+    for name in ("_lanes", "_active", "_outboxes", "_folds", "_quiet", "_ends", "_tasks", "_writing"):
         assert len(getattr(engine, name)) == 0, name
 
 
@@ -261,9 +261,9 @@ async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
 
     def listen(entries: Iterable[Entry]) -> None:
         heard = list(entries)
-        created = [item.event.payload for item in heard if isinstance(item.event, RunEvent)]
+        created = [item.event.change for item in heard if isinstance(item.event, RunEvent)]
         head = world.workspace.engine.lane(world.session).head
-        known.extend(head == change.payload.run_id for change in created if change.type == "created")
+        known.extend(head == change.object.run_id for change in created if change.type == "created")
         publish(heard)
 
     world.tape.publish = listen  # type: ignore[method-assign]
@@ -276,7 +276,7 @@ async def test_a_run_cancelled_before_its_start_has_started_and_ended() -> None:
     """It leaves a turn, so it had one: its row says when."""
     world = await World.open(ScriptedModel(echo))
     await world.prompt("one", "r1")
-    world.workspace.engine.tell(world.session, Cancel())
+    world.workspace.engine.dispatch(world.session, Cancel())
     await world.quiet()
     run = await world.run("r1")
     assert run.started_at

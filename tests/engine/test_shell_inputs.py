@@ -16,7 +16,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def echo(request: ModelRequest) -> Step:
@@ -33,12 +33,12 @@ async def test_tell_is_synchronous_and_answers_a_refusal() -> None:
     engine = world.workspace.engine
     await world.prompt("one", "r1")
     await model.before.reached.wait()
-    assert engine.tell(world.session, Cancel()) is None
+    assert engine.dispatch(world.session, Cancel()) is None
     assert engine.lane(world.session).phase == "cancelling"
-    task = engine._lives[RunId("r1")].task
+    task = engine._active[RunId("r1")].task
     assert task.cancelling() == 1, "the task is told at once"
-    engine.tell(world.session, Shutdown())
-    refusal = engine.tell(world.session, Accept(RunId("x"), "queue"))
+    engine.dispatch(world.session, Shutdown())
+    refusal = engine.dispatch(world.session, Accept(RunId("x"), "queue"))
     assert isinstance(refusal, Refuse)
     await world.quiet()
 
@@ -109,7 +109,7 @@ async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() 
         await asking
     assert await ledger.run(world.workspace.record.id, RunId("r1")) is None
     await closing
-    kinds = [event.payload.type for _, event in world.tape.events if isinstance(event, RunEvent)]
+    kinds = [event.change.type for _, event in world.tape.events if isinstance(event, RunEvent)]
     assert kinds == ["created", "deleted"]
 
 
@@ -142,7 +142,7 @@ async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
     await stopping
     # Another server takes over from what is on disk at this very moment.
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     assert {run: (await again.run(run)).outcome for run in ("r1", "r2")} == {"r1": "cancelled", "r2": "cancelled"}
     assert model.requests == []
 
@@ -365,7 +365,7 @@ async def test_an_interrupt_refused_while_closing_stops_nobody() -> None:
         await asking
     await closing
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.until_quiet(world.session)
+    await again.workspace.engine.wait_until_idle(world.session)
     assert (await again.run("r2")).outcome == "completed"
 
 

@@ -18,8 +18,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
-from holdfast.testing.loop import SeededLoop, in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
 
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
 
@@ -168,11 +168,11 @@ async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> Non
     """R3: it failed before it had begun, and its end is not stored yet: in the store it looks as if it waited."""
     gate = Gate()
 
-    async def farewell(_: RunId) -> None:
+    async def cleanup(_: RunId) -> None:
         await gate()
 
     hooks = RefusingHooks()
-    world = await World.open(talking(), farewell=farewell, hooks=hooks)
+    world = await World.open(talking(), cleanup=cleanup, hooks=hooks)
     await world.prompt("one", "r1")
     await gate.reached.wait()
     assert await world.workspace.inputs.clear(world.session) == ()
@@ -316,5 +316,5 @@ async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
     (batch, *_) = ledger.batches[before:]
     assert {type(operation) for write in batch for operation in write.operations} == {CancelSession}
     for session in sessions:
-        await world.workspace.engine.until_quiet(session)
+        await world.workspace.engine.wait_until_idle(session)
     assert {end.outcome for end in world.ends()} == {"cancelled"}

@@ -234,12 +234,12 @@ async def test_a_folded_prompt_is_in_the_next_request() -> None:
 
 def told(event: Event) -> str:
     match event:
-        case MessageEvent(payload=change):
-            end = change.payload.finish
-            return f"{change.payload.role} {change.type}{' ' + end.reason if end else ''}"
-        case SessionEvent(payload=change):
+        case MessageEvent(change=change):
+            end = change.object.finish
+            return f"{change.object.role} {change.type}{' ' + end.reason if end else ''}"
+        case SessionEvent(change=change):
             return f"session {change.type}"
-        case RunEvent(payload=change):
+        case RunEvent(change=change):
             return f"run {change.type}"
         case _:
             return type(event).__name__

@@ -9,7 +9,7 @@ from engine.helpers import PATIENT, results_of
 from holdfast.domain.ids import is_helper_session
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, settle_down
@@ -19,7 +19,9 @@ NESTED = "send one more"
 
 
 async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
-    return ToolOutcome(await context.send(Errand(str(arguments.get("prompt", "look")), "A sub-agent", kind="task")))
+    return ToolOutcome(
+        await context.run_subagent(SubagentTask(str(arguments.get("prompt", "look")), "A sub-agent", kind="task"))
+    )
 
 
 def _call(prompt: str) -> Call:
@@ -51,7 +53,7 @@ async def refusals(family: _Family, **limits: int) -> list[str]:
     agent = SimpleTool("agent", send, is_parallel=True)
     settings = msgspec.structs.replace(PATIENT, **limits)
     world = await World.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
-    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools((agent, family.hold))))
+    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools((agent, family.hold))))
     await world.prompt("find it", "r1")
     await family.hold.gate.reached.wait()
     await settle_down()

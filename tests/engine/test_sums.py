@@ -13,20 +13,20 @@ from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.models import ModelRequest, UsagePart
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import Session
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import cost_of
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.testing.gates import GatedLedger, GatedTool, SimpleTool, start
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 SETTINGS = EngineSettings(titles=False, grace=0.5, retries=RetryPolicy(most=3, first=0.1))
 
 
 async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-    return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+    return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
 
 AGENT = SimpleTool("agent", send, is_parallel=True)
@@ -42,7 +42,7 @@ async def opened(
     world = await World.open(
         models, tools=[*tools, answering("tool"), AGENT], settings=settings, ledger=ledger, ids=ids
     )
-    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
+    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
     return world
 
 

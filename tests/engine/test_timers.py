@@ -20,7 +20,7 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def timers() -> int:
@@ -114,7 +114,7 @@ def test_the_time_of_a_run_begins_with_the_run() -> None:
 def test_settings_that_change_count_at_the_next_step() -> None:
     async def scene() -> None:
         now_set = [EngineSettings(titles=False, limits=Limits(steps=0))]
-        world = await World.open(working(9), tools=[slow(10.0)], settings_now=lambda: now_set[0])
+        world = await World.open(working(9), tools=[slow(10.0)], current_settings=lambda: now_set[0])
         await world.prompt("go", "r1")
         await virtual_seconds(25)
         now_set[0] = EngineSettings(titles=False, limits=Limits(steps=1))
@@ -230,14 +230,14 @@ def test_a_run_ends_although_what_it_left_behind_does_not(*, fails: bool) -> Non
         loop.set_exception_handler(lambda _, context: reports.append(str(context["message"])))
         asked: list[RunId] = []
 
-        async def farewell(run: RunId) -> None:
+        async def cleanup(run: RunId) -> None:
             asked.append(run)
             if fails:
                 raise ValueError("broken")
             await loop.create_future()
 
         settings = EngineSettings(titles=False, closing=3.0)
-        world = await World.open(working(1), tools=[slow(100)], settings=settings, farewell=farewell)
+        world = await World.open(working(1), tools=[slow(100)], settings=settings, cleanup=cleanup)
         for number in (1, 2):
             await world.prompt("go", f"r{number}")
             await virtual_seconds(1)
@@ -249,7 +249,7 @@ def test_a_run_ends_although_what_it_left_behind_does_not(*, fails: bool) -> Non
         await world.quiet()
         assert asked == ["r1", "r2"], "a run that completed keeps its jobs"
         assert [end.outcome for end in world.ends()] == ["cancelled", "cancelled", "completed"]
-        assert reports == [f"what run {run} left behind could not be cleared away" for run in asked]
+        assert reports == [f"the cleanup of run {run} failed" for run in asked]
         assert timers() == 0
         await world.close()
 

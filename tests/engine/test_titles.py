@@ -39,7 +39,7 @@ async def titled(small: Model | Exception, large: Model | None = None, prompt: s
 
 def titles(world: World) -> list[str]:
     """The titles that were told since the session was made, each once."""
-    told = [event.payload.payload.title for _, event in world.tape.events if isinstance(event, SessionEvent)]
+    told = [event.change.object.title for _, event in world.tape.events if isinstance(event, SessionEvent)]
     return list(dict.fromkeys(title for title in told if title != "Test"))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.locations import SettingsLocations, places_for
+from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
 
 Rows = list[tuple[str, str, str, str]]
@@ -15,7 +15,9 @@ def places(tmp_path: Path) -> SettingsLocations:
     """A directory below the top of its repository."""
     (tmp_path / "repo/.git").mkdir(parents=True)
     (tmp_path / "repo/below").mkdir()
-    return places_for(str(tmp_path / "repo/below"), {"HOME": str(tmp_path / "home")}, data_dir=str(tmp_path / "data"))
+    return locate_settings(
+        str(tmp_path / "repo/below"), {"HOME": str(tmp_path / "home")}, data_dir=str(tmp_path / "data")
+    )
 
 
 def rows(folders: tuple[SearchPath, ...], top: Path) -> Rows:
@@ -108,7 +110,7 @@ def test_the_directory_of_crush_can_be_named(places: SettingsLocations, tmp_path
 def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
     """What stands in both roles needs no trust."""
     environment = {"HOME": str(tmp_path)}
-    places = places_for(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
+    places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
     owners = {folder.path: folder.owner for folder in claude_files(places, environment)}
     assert owners[str(tmp_path / ".claude/settings.json")] == "user"
     assert owners[str(tmp_path / ".claude/settings.local.json")] == "project"
@@ -117,5 +119,5 @@ def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
 def test_a_directory_that_is_the_top_is_looked_at_once(tmp_path: Path) -> None:
     (tmp_path / "repo/.git").mkdir(parents=True)
     environment = {"HOME": str(tmp_path / "home")}
-    places = places_for(str(tmp_path / "repo"), environment, data_dir=str(tmp_path / "data"))
+    places = locate_settings(str(tmp_path / "repo"), environment, data_dir=str(tmp_path / "data"))
     assert len(agent_folders(places, environment)) == 4

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.home import Home, written
+from e2e.tool_client import bash, tool_client
 from holdfast.domain.messages import text_of
 from holdfast.extensions.hooks.hook_process import HookResult, understood
 from server.helpers import prompt
-from walks.hands import bash, hands
-from walks.home import Home, written
 
 GUIDE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 BLOCKS = [(found[1], found[2]) for found in re.finditer(r"^```(\w+)\n(.*?)^```", GUIDE, re.M | re.S)]
@@ -32,7 +32,7 @@ async def test_the_files_of_the_guide(home: Home) -> None:
     written(base / "agents/critic.md", AGENT)
     home.settings(HOOK)
     tomllib.loads(HOOK)
-    async with hands() as one:
+    async with tool_client() as one:
         health = await one.client.doctor(one.workspace, "skills,hooks,commands,agents")
         assert {item.severity for item in health.findings} == {"ok"}
         assert len(health.findings) == 4

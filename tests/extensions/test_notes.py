@@ -127,7 +127,7 @@ async def test_every_field_of_the_note_of_an_agent(
         "tools": tools,
         "withheld": withheld,
     }
-    crew = agents.crew("agent:scout", cast(Any, _AllTools()))
+    crew = agents.subagent_type("agent:scout", cast(Any, _AllTools()))
     assert crew is not None
     assert crew.model == (model or "large")
     given = [tool.spec.name for tool in await crew.tools.current()]

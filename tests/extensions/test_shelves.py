@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 from holdfast.extensions.markdown_dir import MarkdownDirectory, MarkdownFile
 from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
 
@@ -95,7 +95,7 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
     project.mkdir(parents=True)
     (tmp_path / "repo/.git").mkdir()
     environment = {"HOME": str(home)}
-    places = places_for(str(project), environment, data_dir=str(tmp_path / "data"))
+    places = locate_settings(str(project), environment, data_dir=str(tmp_path / "data"))
 
     def named(folders: tuple[SearchPath, ...]) -> list[str]:
         return [folder.path.removeprefix(f"{tmp_path}/") for folder in folders if folder.owner != "builtin"]
@@ -124,7 +124,7 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
 
 def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
-    places = places_for(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
+    places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
     for folders in (claude_files(places, environment), agent_folders(places, environment)):
         mine = [folder for folder in folders if "/.claude/" in folder.path and "local" not in folder.path]
         assert [folder.owner for folder in mine] == ["user"]

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from e2e.home import written
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import SettingsLocations, places_for
+from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.trust import TrustStore
 from holdfast.extensions.trusted_files import brought_files, digest_with, give_trust, take_trust_back, untrusted
-from walks.home import written
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "", "hooks": [{"type": "command", "command": "make"}]}]}}
 
@@ -27,7 +27,7 @@ class Project:
 
     @property
     def places(self) -> SettingsLocations:
-        return places_for(str(self.path), self.environment, data_dir=str(self.path.parent / "data"))
+        return locate_settings(str(self.path), self.environment, data_dir=str(self.path.parent / "data"))
 
     def files(self) -> dict[str, tuple[tuple[str, int, str], ...]]:
         return {file.path: file.wants for file in brought_files(self.places, self.environment)}
@@ -50,19 +50,19 @@ def test_trust_is_taken_back_from_the_file_that_changed(tmp_path: Path) -> None:
     written(project.path / "holdfast.toml", "[env]", "A = '1'")
     configuration = Configuration(project.places, project.environment)
     files = brought_files(project.places, project.environment)
-    before = digest_with(configuration.reading().project.digest, files)
+    before = digest_with(configuration.snapshot().project.digest, files)
     give_trust(configuration, files, at=1.0)
-    assert configuration.reading().project.is_trusted
+    assert configuration.snapshot().project.is_trusted
     assert untrusted(files, configuration.trust) == ()
     written(project.path / ".claude/commands/wide.md", "---", "allowed-tools: Bash", "---", "other words")
     now = brought_files(project.places, project.environment)
     assert [Path(file.path).name for file in untrusted(now, configuration.trust)] == ["wide.md"]
-    assert configuration.reading().project.is_trusted, "the settings have not changed"
-    assert digest_with(configuration.reading().project.digest, now) != before
+    assert configuration.snapshot().project.is_trusted, "the settings have not changed"
+    assert digest_with(configuration.snapshot().project.digest, now) != before
     assert take_trust_back(configuration, now)
     assert not take_trust_back(configuration, now)
     assert len(untrusted(now, configuration.trust)) == 3
-    assert not configuration.reading().project.is_trusted
+    assert not configuration.snapshot().project.is_trusted
 
 
 def test_a_store_that_cannot_be_read_trusts_no_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.extensions.markdown_dir import CachedScan, Looking
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 
 class Disk:

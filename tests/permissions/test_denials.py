@@ -10,9 +10,9 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import BadRule, RuleSet
-from holdfast.testing.spellings import SpellingStage, damaged_line, spell_program, spell_write
 from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
 from permissions.corpus import read_tables
+from trials.command_spellings import SpellingStage, damaged_line, spell_program, spell_write
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
 TABLES = read_tables("denied.txt")

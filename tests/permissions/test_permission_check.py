@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Place:
 def check_of(place: Place) -> PermissionCheck:
     configuration = place.open()
     saved = str(place.data / "workspaces" / "w1" / "config.json")
-    return PermissionCheck(configuration.reading, str(place.project), saved, FewPrograms())
+    return PermissionCheck(configuration.snapshot, str(place.project), saved, FewPrograms())
 
 
 def bash(place: Place, line: str) -> Permit:
@@ -122,12 +122,12 @@ def test_saved_rules_of_earlier_versions_are_left_out_of_the_file_they_were_save
     place.user("[permissions]\nallow = ['bash(./own.sh)']\n")
     (place.project / "own.sh").touch()
     configuration = place.open()
-    check = PermissionCheck(configuration.reading, str(place.project), str(saved), FewPrograms())
+    check = PermissionCheck(configuration.snapshot, str(place.project), str(saved), FewPrograms())
     lines = ("make", "./run.sh", "touch x", "./own.sh")
     assert [short(check(bash(place, line))) for line in lines] == ["allow", "ask", "allow", "allow"]
-    (found,) = outdated_rules(configuration.reading(), str(saved))
+    (found,) = outdated_rules(configuration.snapshot(), str(saved))
     assert (found.severity, found.file, found.key) == ("warning", str(saved), "permissions.allow[2]")
-    assert outdated_rules(configuration.reading(), "/another") == ()
+    assert outdated_rules(configuration.snapshot(), "/another") == ()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.testing.unasked import UnaskedStage, hostile_line
 from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
+from trials.unapproved_commands import UnaskedStage, hostile_line
 
 ASKS = read_tables("unasked.txt")
 ORDINARY = ASKS.pop("ordinary")

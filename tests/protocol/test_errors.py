@@ -128,17 +128,17 @@ async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog
 
     route = next(route for route in ROUTES if route.name == "version")
     async with place() as where, serving(where) as server:
-        application = Application(server.hub, {"version": handler}, stream)
+        application = Application(server.manager, {"version": handler}, stream)
         for is_leaving in (False, True):
             errors_made = [made(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
             for error in (*errors_made, ValueError(SECRET)):
                 kind = type(error).__name__
                 status = STATUSES.get(kind, 500)
                 raised.append(error)
-                server.hub.is_closed = is_leaving
+                server.manager.is_closed = is_leaving
                 caplog.clear()
                 answer, body, headers = await asked(application, route.full_path)
-                server.hub.is_closed = False
+                server.manager.is_closed = False
                 expected = 503 if is_leaving and status == 500 else status
                 assert answer == expected, (kind, is_leaving)
                 assert list(json.loads(body)) == ["message"]

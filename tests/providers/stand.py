@@ -26,9 +26,9 @@ from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
-from holdfast.testing.model_server import Asked, ModelServer, Wire
-from holdfast.testing.wires.bedrock import framed
-from holdfast.testing.wires.script import Reply, event
+from model_server.bedrock import framed
+from model_server.script import Reply, event
+from model_server.server import Asked, ModelServer, Wire
 
 __all__ = [
     "ALL",

@@ -31,7 +31,7 @@ from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnd
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.gates import Gate
-from holdfast.testing.wires.script import Reply, Say, event
+from model_server.script import Reply, Say, event
 from providers.stand import KEY, LEAN, collect, message, prompt, serving, shape
 
 INFO = ModelInfo("acme", "m", supports_images=True, can_reason=True, reasoning_levels=("low", "high"))

@@ -15,9 +15,9 @@ from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.gates import Gate, settle_down, start
-from holdfast.testing.model_server import WIRES
-from holdfast.testing.wires import chat
-from holdfast.testing.wires.script import Ask, Redact, Reply, Say, Think
+from model_server import chat
+from model_server.script import Ask, Redact, Reply, Say, Think
+from model_server.server import WIRES
 from providers.stand import (
     ALL,
     ENDS,

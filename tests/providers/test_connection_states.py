@@ -10,7 +10,7 @@ import pytest
 from holdfast.providers import http_connections, httpx_transport
 from holdfast.providers.http_connections import Connection, ConnectionBroken, ConnectionPool, Origin, RequestWatchdog
 from holdfast.testing.gates import start
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 ORIGIN = Origin("127.0.0.1", 80, is_secure=False)
 HEAD = b"HTTP/1.1 200 OK\r\n"

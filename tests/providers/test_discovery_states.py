@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.providers import model_discovery as module
 from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, Kind, ModelDiscovery
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 FAR = "http://models.example:80/v1"
 HERE = "http://127.0.0.1:9/v1"

@@ -26,7 +26,7 @@ from holdfast.providers.provider_errors import (
     refused_error,
     stall_error,
 )
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 PLACE = Place("acme", "m", "http://acme.test/v1", ("the-secret-key",))
 

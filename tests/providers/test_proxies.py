@@ -11,8 +11,8 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import FinishedPart
 from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.gates import Gate, start
-from holdfast.testing.model_server import ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import ModelServer
 from providers.stand import ALL, LIBRARIES, Subject, collect, prompt, read_on, serving
 
 pytestmark = LIBRARIES

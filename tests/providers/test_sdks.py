@@ -29,7 +29,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.providers.sdk.anthropic import marked
-from holdfast.testing.wires.script import Reply, Say, event
+from model_server.script import Reply, Say, event
 from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
 
 pytestmark = LIBRARIES

@@ -22,8 +22,8 @@ from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.model_server import Asked, ModelServer
-from holdfast.testing.wires.script import Ask, Reply, Say, Think, event
+from model_server.script import Ask, Reply, Say, Think, event
+from model_server.server import Asked, ModelServer
 
 ANSWERS = (
     Reply((Think(("let me ", "see")), Say(("I ", "look")), Ask("c1", "look", ("{}",))), Usage(1, 2)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.providers.http_connections import RequestWatchdog
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 async def pass_time(seconds: float) -> None:

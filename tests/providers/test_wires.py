@@ -13,8 +13,8 @@ from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.providers.model_access import ModelAccess
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Redact, Reply, Say, Think, event
+from model_server.script import Ask, Redact, Reply, Say, Think, event
+from model_server.server import Asked
 from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving
 
 pytestmark = LIBRARIES

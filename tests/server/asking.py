@@ -99,7 +99,7 @@ class Asking:
 def notices(items: list[StreamEvent]) -> list[Any]:
     """What was told of asks, in order."""
     known = PermissionNotificationEvent | QuestionNotificationEvent
-    return [item.event.payload.payload for item in items if isinstance(item.event, known)]
+    return [item.event.change.object for item in items if isinstance(item.event, known)]
 
 
 def question(text: str, kind: str = "yes_no", **more: object) -> dict[str, object]:

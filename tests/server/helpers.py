@@ -138,11 +138,11 @@ async def place() -> AsyncIterator[Place]:
 
 
 class Server:
-    """A running server, seen from outside through clients and from inside through its hub."""
+    """A running server, seen from outside through clients and from inside through its manager."""
 
-    def __init__(self, place: Place, hub: WorkspaceManager, stack: AsyncExitStack) -> None:
+    def __init__(self, place: Place, manager: WorkspaceManager, stack: AsyncExitStack) -> None:
         self.place = place
-        self.hub = hub
+        self.manager = manager
         self.address = place.address
         self.tcp: Address = Address()
         self.over: asyncio.Task[None] | None = None
@@ -153,7 +153,7 @@ class Server:
 
     async def stop(self) -> None:
         if self.over is not None and not self.over.done():
-            self.hub.tell(Stop())
+            self.manager.apply(Stop())
         if self.over is not None:
             await self.over
 
@@ -182,13 +182,13 @@ async def serving(
     async with AsyncExitStack() as stack:
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
-        hub = WorkspaceManager(
+        manager = WorkspaceManager(
             open_app(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             place.data,
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )
-        server = Server(place, hub, stack)
+        server = Server(place, manager, stack)
         sockets, guard = [listener.socket], None
         if with_tcp:
             tcp = bind_tcp("127.0.0.1", 0)
@@ -198,9 +198,9 @@ async def serving(
             token = read_or_make_token(place.data)
             guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
-        application = Application(hub, HANDLERS, stream)
+        application = Application(manager, HANDLERS, stream)
         listening = asyncio.Event()
-        running = run_server(hub, application, sockets, guard, on_listening=listening.set, handles_signals=False)
+        running = run_server(manager, application, sockets, guard, on_listening=listening.set, handles_signals=False)
         server.over = start(running)
         stack.push_async_callback(server.stop)
         await listening.wait()
@@ -362,7 +362,7 @@ async def read_until(
 
 def end_of(run: RunId | str) -> Callable[[StreamEvent], bool]:
     def is_end(item: StreamEvent) -> bool:
-        return isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run
+        return isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run
 
     return is_end
 
@@ -375,8 +375,8 @@ async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], s
 
         def note(item: StreamEvent) -> bool:
             if isinstance(item.event, RunCompleteEvent):
-                ends.append(item.event.payload.payload)
-                missing.discard(item.event.payload.payload.run_id)
+                ends.append(item.event.change.object)
+                missing.discard(item.event.change.object.run_id)
             return not missing
 
         await read_until(events, note)

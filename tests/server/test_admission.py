@@ -110,7 +110,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def port_of(server: Server, kind: str) -> Address:
     if kind == "api":
         return server.tcp
-    opened = await server.hub.web.open()
+    opened = await server.manager.web.open()
     token = opened.exchange(opened.link(()).code).token
     return Address(host="127.0.0.1", port=opened.front.port, token=token)
 

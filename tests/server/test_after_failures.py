@@ -52,10 +52,10 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
         place() as where,
         serving(where, model, graces=GracePeriods(create=1e9), leaves_when_idle=True) as server,
     ):
-        hub, gate, reopened = server.hub, Gate(), []
+        manager, gate, reopened = server.manager, Gate(), []
         client = await server.client()
         workspace = (await client.create_workspace(where.project(), yolo=True, debug=True, env=("A=1",))).id
-        close, find = hub.app.close_workspace, hub.app.workspace
+        close, find = manager.app.close_workspace, manager.app.workspace
 
         async def held(closing: Workspace) -> None:
             await gate()
@@ -67,24 +67,24 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
                 raise StorageUnavailable
             return await find(*given, **more)
 
-        monkeypatch.setattr(hub.app, "close_workspace", held)
+        monkeypatch.setattr(manager.app, "close_workspace", held)
         await client.leave_workspace(workspace)
         await gate.reached.wait()
-        hub.tell(WorkBegan(workspace))
-        monkeypatch.setattr(hub.app, "close_workspace", close)
-        monkeypatch.setattr(hub.app, "workspace", found)
+        manager.apply(WorkBegan(workspace))
+        monkeypatch.setattr(manager.app, "close_workspace", close)
+        monkeypatch.setattr(manager.app, "workspace", found)
         seen: list[tuple[bool, bool, tuple[str, ...]]] = []
-        told = hub.tell
+        told = manager.apply
 
         def noted(event: Any) -> None:  # noqa: ANN401
-            seen.extend((desk.yolo, desk.debug, desk.env) for desk in hub.desks)
+            seen.extend((handle.yolo, handle.debug, handle.env) for handle in manager.handles)
             told(event)
 
-        monkeypatch.setattr(hub, "tell", noted)
+        monkeypatch.setattr(manager, "apply", noted)
         gate.open()
-        await until(lambda: reopened and workspace not in hub.presence.workspaces, most=_MOST)
+        await until(lambda: reopened and workspace not in manager.presence.workspaces, most=_MOST)
         assert reopened == [{"A": "1"}]
-        assert not hub.desks
+        assert not manager.handles
         assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
         monkeypatch.undo()
         assert (await client.create_workspace(where.project())).id == workspace
@@ -158,9 +158,9 @@ async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
         async with serving(where, model) as server:
             await model.before.reached.wait()
             await settle_down()
-            assert len(server.hub.desks) == 1
+            assert len(server.manager.handles) == 1
             model.before.open()
-            await until(lambda: not server.hub.desks, most=_MOST)
+            await until(lambda: not server.manager.handles, most=_MOST)
 
 
 async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,20 +179,20 @@ async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(mon
         writer.transport.abort()
         await exchange(server.address, inside("/v1/health"))
         gate.open()
-        await until(lambda: server.hub.desks, most=_MOST)
-        assert server.hub.presence.creating == 0
+        await until(lambda: server.manager.handles, most=_MOST)
+        assert server.manager.presence.creating == 0
 
 
 async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
-        server.hub.is_closed = True
+        server.manager.is_closed = True
         for path in ("/v1/workspaces", f"/v1/workspaces/{workspace}/sessions/{session}", "/v1/openapi.json"):
             answer = await exchange(server.address, inside(path))
             assert (answer.status, "shutting down" in answer.json["message"]) == (503, True)
         assert (await exchange(server.address, inside("/v1/health"))).status == 200
-        server.hub.is_closed = False
+        server.manager.is_closed = False
 
 
 # Prompts and summaries
@@ -216,8 +216,8 @@ async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         await prompt(client, workspace, session, "hello", "r1")
-        bus = server.hub.desk(workspace).workspace.bus
-        await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+        bus = server.manager.handle(workspace).workspace.bus
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
         model.broken = True
         with pytest.raises(ServerProblem, match="The model has left") as caught:
             await client.summarize(workspace, session)
@@ -236,7 +236,7 @@ async def test_a_summary_ends_with_its_server() -> None:
         session = (await client.create_session(workspace)).id
         model.words.put_nowait(None)
         await prompt(client, workspace, session, "hello", "r1")
-        await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
         model.asked.clear()
         asked = start(client.summarize(workspace, session))
         await model.asked.wait()
@@ -258,10 +258,10 @@ async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
         texts = {"r1": "ask @looker about it", "r2": " /greet", "r3": "nobody is named"}
         for run, text in texts.items():
             await prompt(client, workspace, session, text, run)
-            record = await server.hub.app.ledger.run(workspace, RunId(run))
+            record = await server.manager.app.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
-            await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
         asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
         assert asked == list(texts.values())
 
@@ -330,7 +330,7 @@ async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.M
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         asked: list[SessionId | None] = []
-        jobs = server.hub.desk(workspace).outfit.jobs
+        jobs = server.manager.handle(workspace).services.jobs
 
         def listed(session: SessionId | None = None) -> tuple[()]:
             asked.append(session)
@@ -347,7 +347,7 @@ async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.M
 async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
-        server.hub.troubles = lambda: (Finding("telemetry", "warning", "nothing is sent"),)
+        server.manager.troubles = lambda: (Finding("telemetry", "warning", "nothing is sent"),)
         for areas, expected in (("telemetry", ["telemetry"]), ("settings", ["settings"]), ("telemetry,trust", None)):
             found = [item.area for item in (await client.doctor(workspace, areas)).findings]
             assert found[0] == "telemetry" if expected is None else found == expected
@@ -355,10 +355,10 @@ async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() ->
 
 async def test_an_environment_that_a_page_sends_counts_before_that_of_its_link() -> None:
     async with place() as where, serving(where) as server:
-        opened = await server.hub.web.open()
+        opened = await server.manager.web.open()
         token = opened.exchange(opened.link(("A=1",)).code).token
         address = server.address._replace(path="", host="127.0.0.1", port=opened.front.port, token=token)
         page = await server.client(address)
         for name, env in (("first", ("B=2",)), ("second", ())):
             workspace = (await page.create_workspace(where.project(name), env=env)).id
-            assert server.hub.desk(WorkspaceId(workspace)).env == (env or ("A=1",))
+            assert server.manager.handle(WorkspaceId(workspace)).env == (env or ("A=1",))

@@ -110,14 +110,14 @@ async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_o
 
 async def test_allow_always_saves_the_rules_that_were_shown() -> None:
     async with asking() as one:
-        desk = one.server.hub.desks[0]
-        asks, project = desk.workspace.asks, one.server.place.project()
+        handle = one.server.manager.handles[0]
+        asks, project = handle.workspace.approvals, one.server.place.project()
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make; npm test")
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        saved = desk.config.scope(1)["permissions"]["allow"]
+        saved = handle.config.read_scope(1)["permissions"]["allow"]
         assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
@@ -157,9 +157,7 @@ async def test_c47_asks_are_seen_late_vanish_with_their_run_and_block_nobody() -
             await one.client.cancel_session(one.workspace, session)
             seen = await read_until(
                 events,
-                lambda item: (
-                    isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run.run_id
-                ),
+                lambda item: isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run.run_id,
             )
         withdrawn = [item for item in notices(seen) if item.id == ask.id and item.withdrawn]
         assert [(item.granted, item.denied) for item in withdrawn] == [(False, True)]
@@ -189,7 +187,7 @@ async def test_c45_c54_nothing_of_a_step_happens_after_its_cancel() -> None:
             for more in await one.client.pending_permissions(one.workspace):
                 await one.grant(more)
             items = await one.end(run)
-            assert [item.event.payload.payload.outcome for item in items if isinstance(item.event, RunCompleteEvent)][
+            assert [item.event.change.object.outcome for item in items if isinstance(item.event, RunCompleteEvent)][
                 -1
             ] == "cancelled"
             assert not (project / "x").exists()
@@ -278,23 +276,23 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
         session = await one.session()
         run = await one.bash(session, "make")
         await one.permissions()
-        desk = one.server.hub.desks[0]
-        heard = desk.workspace.bus.subscribe(0)
-        await desk.workspace.close()
+        handle = one.server.manager.handles[0]
+        heard = handle.workspace.bus.subscribe(0)
+        await handle.workspace.close()
         events = []
         while frames := await heard.take():
             events += [frame.event for frame in frames]
         kinds = [event for event in events if isinstance(event, PermissionNotificationEvent | RunCompleteEvent)]
         assert isinstance(kinds[-2], PermissionNotificationEvent)
-        assert kinds[-2].payload.payload.withdrawn
+        assert kinds[-2].change.object.withdrawn
         assert isinstance(kinds[-1], RunCompleteEvent)
-        assert kinds[-1].payload.payload.run_id == run.run_id
-        assert desk.workspace.asks.permissions == ()
+        assert kinds[-1].change.object.run_id == run.run_id
+        assert handle.workspace.approvals.permissions == ()
 
 
 async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is() -> None:
     async with asking() as one:
-        asks = one.server.hub.desks[0].workspace.asks
+        asks = one.server.manager.handles[0].workspace.approvals
         asks.timeout = 0.0
         session = await one.session()
         async with one.client.events(one.workspace, since=0) as events:
@@ -383,7 +381,7 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
                 view.apply(item)
             assert view.permissions == {}, "R4: it is closed before the end"
             notices = [item.event for item in told if isinstance(item.event, PermissionNotificationEvent)]
-            closed = [notice.payload.payload for notice in notices if notice.payload.payload.denied]
+            closed = [notice.change.object for notice in notices if notice.change.object.denied]
             assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()
             (result,) = [item for message in snapshot.messages for item in message.tool_results]
@@ -392,8 +390,8 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
 
 async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:
     async with asking() as one:
-        desk, project = one.server.hub.desks[0], one.server.place.project()
-        desk.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
+        handle, project = one.server.manager.handles[0], one.server.place.project()
+        handle.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
         session = await one.session()
         await one.end(await one.bash(session, "make"))
         run = await one.bash(session, "./run.sh")
@@ -404,7 +402,7 @@ async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_aske
         assert await one.grant(ask, "allow_always")
         await one.end(run)
         new = f"bash(./run.sh) in {project} using {project}/run.sh"
-        assert desk.config.scope(1)["permissions"]["allow"] == ["bash(make)", new]
+        assert handle.config.read_scope(1)["permissions"]["allow"] == ["bash(make)", new]
         await one.end(await one.bash(session, "./run.sh"))
         assert one.ran == ["make", "./run.sh", "./run.sh"]
         assert await one.client.config_problems(one.workspace) == ()

@@ -23,7 +23,7 @@ _MOST = 5_000_000
 
 
 def streams(server: Server) -> int:
-    claims = [claim for here in server.hub.presence.workspaces.values() for claim in here.claims.values()]
+    claims = [claim for here in server.manager.presence.workspaces.values() for claim in here.claims.values()]
     return sum(claim.streams for claim in claims)
 
 
@@ -31,7 +31,7 @@ async def test_a_workspace_closes_when_nobody_comes() -> None:
     """Created and never attached to: the hold of the create is all it has."""
     async with place() as where, serving(where, graces=GracePeriods(create=0.02)) as server:
         await server.opened()
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
 
 
 async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
@@ -40,7 +40,7 @@ async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
         session = (await client.create_session(workspace, "s")).id
         cursor = (await client.snapshot(workspace)).cursor
         await client.leave_workspace(workspace)
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
         with pytest.raises(ServerProblem) as caught:
             await client.get_workspace(workspace)
         assert caught.value.status == 404
@@ -70,7 +70,7 @@ async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
         await client.set_current_session(workspace, SessionId(""))
         assert (await client.get_session(workspace, session)).attached_clients == 0
         other.close()
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
 
 
 async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
@@ -85,11 +85,11 @@ async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
         await client.leave_workspace(workspace)
         assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
         model.before.open()
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
         assert (await client.create_workspace(where.project())).id == workspace
         assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
         await client.leave_workspace(workspace)
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
 
 
 async def test_a_retired_client_is_refused_for_good() -> None:
@@ -119,7 +119,7 @@ async def test_two_creates_at_the_same_moment_share_the_workspace_and_the_first_
         )
         assert len({item.id for item in found}) == 1
         assert len({(item.yolo, item.env) for item in found}) == 1
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         os.symlink(where.project(), where.root / "link")
         assert (await clients[0].create_workspace(str(where.root / "link"))).id == found[0].id
 
@@ -155,21 +155,21 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
     """Otherwise nobody would take it up before the next start."""
     async with place() as where, serving(where, graces=_SHORT) as server:
         client, workspace = await server.opened()
-        hub, gate = server.hub, Gate()
-        close = hub.app.close_workspace
+        manager, gate = server.manager, Gate()
+        close = manager.app.close_workspace
 
         async def held(closing: Workspace) -> None:
             await gate()
             await close(closing)
 
-        monkeypatch.setattr(hub.app, "close_workspace", held)
+        monkeypatch.setattr(manager.app, "close_workspace", held)
         await client.leave_workspace(workspace)
         await gate.reached.wait()
-        hub.tell(WorkBegan(workspace))
+        manager.apply(WorkBegan(workspace))
         monkeypatch.undo()
         gate.open()
-        await until(lambda: workspace not in hub.presence.workspaces, most=_MOST)
-        assert not hub.desks
+        await until(lambda: workspace not in manager.presence.workspaces, most=_MOST)
+        assert not manager.handles
 
 
 async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_again(
@@ -183,9 +183,9 @@ async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_aga
         async def refused(*_: object) -> None:
             raise StorageUnavailable
 
-        monkeypatch.setattr(server.hub.app.ledger, "close_workspace", refused)
+        monkeypatch.setattr(server.manager.app.ledger, "close_workspace", refused)
         await client.leave_workspace(workspace)
-        await until(lambda: not server.hub.desks, most=_MOST)
+        await until(lambda: not server.manager.handles, most=_MOST)
         monkeypatch.undo()
         assert (await client.create_workspace(where.project())).id == workspace
         await prompt(client, workspace, session, "go", "r1")
@@ -210,7 +210,7 @@ async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> No
     async with place() as where, serving(where, graces=_SHORT, leaves_when_idle=True) as server:
         assert server.over is not None
         await asyncio.wait_for(asyncio.shield(server.over), 10)
-        assert server.hub.presence.leaving
+        assert server.manager.presence.leaving
 
 
 async def test_a_run_keeps_a_server_that_a_client_started() -> None:
@@ -222,7 +222,7 @@ async def test_a_run_keeps_a_server_that_a_client_started() -> None:
         session = (await client.create_session(workspace, "s")).id
         await prompt(client, workspace, session, "go", "r1")
         await client.retire_client()
-        await until(lambda: not server.hub.presence.workspaces[workspace].claims, most=_MOST)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims, most=_MOST)
         assert server.over is not None
         assert not server.over.done()
         model.before.open()
@@ -233,8 +233,8 @@ async def test_a_leaving_server_takes_nobody_in() -> None:
     """503, so that clients start a new one."""
     async with place() as where, serving(where) as server:
         client, _ = await server.opened()
-        leave, server.hub.on_leave = server.hub.on_leave, lambda: None
-        server.hub.tell(Stop())
+        leave, server.manager.on_leave = server.manager.on_leave, lambda: None
+        server.manager.apply(Stop())
         with pytest.raises(ServerProblem) as caught:
             await client.create_workspace(where.project())
         assert caught.value.status == 503
@@ -274,8 +274,8 @@ async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
         def count_of(item: StreamEvent) -> bool:
             if isinstance(item.event, AttachedEvent):
                 assert item.number is None
-                assert item.event.payload.payload.session_id == session
-                heard.append(item.event.payload.payload.clients)
+                assert item.event.change.object.session_id == session
+                heard.append(item.event.change.object.clients)
             return isinstance(item.event, AttachedEvent)
 
         async with one.events(workspace, since=0) as events:

@@ -208,7 +208,7 @@ async def test_directories_that_are_none(path: str) -> None:
         for env in ([], ["PWD=relative"], ["PWD"], ["=", "PWD=/nowhere/c4n4ry-7f3a"]):
             body = json.dumps({"id": "", "path": path, "client_id": _CLIENT, "env": env}).encode()
             check(await exchange(server.address, inside("/v1/workspaces", "POST", body)), {400})
-        assert server.hub.desks == []
+        assert server.manager.handles == []
 
 
 @pytest.mark.parametrize("client", ["", "x", "0" * 31, _CANARY, "{}", "\0"])
@@ -224,7 +224,7 @@ async def test_client_ids_that_are_none(client: str) -> None:
         if client:
             check(await exchange(server.address, inside(f"{base}/events?client_id={given}")), {400})
             check(await exchange(server.address, inside(f"/v1/clients/{given}", "DELETE")), {400})
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
 
 
 async def test_configuration_of_any_shape_breaks_no_answer() -> None:

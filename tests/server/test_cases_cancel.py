@@ -29,7 +29,7 @@ async def outline(client: Client, workspace: WorkspaceId, session: SessionId) ->
 
 
 def errors(items: list[StreamEvent]) -> list[StreamEvent]:
-    return [item for item in items if isinstance(item.event, AgentEvent) and item.event.payload.payload.type == "error"]
+    return [item for item in items if isinstance(item.event, AgentEvent) and item.event.change.object.type == "error"]
 
 
 async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
@@ -102,7 +102,7 @@ async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
     async with place() as where, serving(where, model) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
-        server.hub.desk(workspace).workspace.engine.closing = True
+        server.manager.handle(workspace).workspace.engine.closing = True
         with pytest.raises(ServerProblem) as caught:
             await prompt(client, workspace, session, "x")
         assert caught.value.status == 409
@@ -121,10 +121,10 @@ async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
             items = await read_until(events, end_of("Run.1_-x"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
-        told = end.payload.payload
+        told = end.change.object
         assert (told.run_id, told.session_id, told.outcome, told.cancelled) == ("Run.1_-x", session, "failed", False)
         assert "It broke: <&> “quoted” \n next" in told.error
-        notices = [item.event.payload.payload for item in items if isinstance(item.event, AgentEvent)]
+        notices = [item.event.change.object for item in items if isinstance(item.event, AgentEvent)]
         assert [(notice.run_id, notice.session_id) for notice in notices if notice.type == "error"] == [
             ("Run.1_-x", session)
         ]
@@ -160,7 +160,7 @@ async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) ->
         if is_answer_awaited:
             assert (await reader.readline()).startswith(b"HTTP/1.1 202")
         else:
-            await until(server.hub.desk(workspace).workspace.engine.is_busy)
+            await until(server.manager.handle(workspace).workspace.engine.is_busy)
         writer.transport.abort()
         await asyncio.wait_for(model.before.reached.wait(), 10)
         model.before.open()
@@ -199,9 +199,9 @@ async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
                 items = await read_until(events, end_of("r1"))
                 assert errors(items) == []
                 finishes = [
-                    item.event.payload.payload.finish.reason
+                    item.event.change.object.finish.reason
                     for item in items
-                    if isinstance(item.event, MessageEvent) and item.event.payload.payload.finish
+                    if isinstance(item.event, MessageEvent) and item.event.change.object.finish
                 ]
                 assert finishes[-1] == "canceled"
         run = await client.get_run(workspace, RunId("r1"))
@@ -253,7 +253,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
         await asyncio.wait_for(model.midway.reached.wait(), 10)
         await client.leave_workspace(workspace)
         await client.retire_client()
-        await until(lambda: not server.hub.presence.workspaces[workspace].claims)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims)
         other, again = await server.opened()
         assert again == workspace
         async with other.events(workspace, since=0) as events:
@@ -261,7 +261,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
             items = await read_until(events, end_of("r1"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
-        assert end.payload.payload.outcome == "completed"
+        assert end.change.object.outcome == "completed"
 
 
 async def test_c40_one_cancel_stops_the_active_run_and_the_accepted_follow_up() -> None:

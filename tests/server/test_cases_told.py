@@ -48,14 +48,14 @@ async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
             assert (await client.cancel_session(workspace, session)).cancelled == ("r2",)
             seen += await read_until(events, end_of("r2"))
             assert _outcome(seen[-1]) == ("cancelled", "")
-            told = {item.event.payload.payload.run_id for item in seen if isinstance(item.event, RunEvent)}
+            told = {item.event.change.object.run_id for item in seen if isinstance(item.event, RunEvent)}
             assert told == {"r1", "r2"}
         assert {end.run_id for end in await collect(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
 
 
 def _outcome(item: StreamEvent) -> tuple[str, str]:
     assert isinstance(item.event, RunCompleteEvent)
-    return item.event.payload.payload.outcome, item.event.payload.payload.error
+    return item.event.change.object.outcome, item.event.change.object.error
 
 
 async def test_whoever_stops_a_run_is_named() -> None:

@@ -151,7 +151,7 @@ async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
             assert server.tcp.token.encode() not in answer.body, name
             assert workspace.encode() not in answer.body, name
         assert await client.snapshot(workspace) == before
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         assert server.over is not None
         assert not server.over.done()
 

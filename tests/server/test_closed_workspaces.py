@@ -68,7 +68,7 @@ async def test_r11_frames_that_every_reader_has_are_dropped() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         for run in ("a", "b"):
             async with client.events(workspace, since=0) as events:
                 await prompt(client, workspace, session, "words=50", run)

@@ -57,8 +57,8 @@ async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
             asked = start(exchange(server.address, inside("/v1/workspaces")))
             await gate.reached.wait()
             if gate is gates[1]:
-                server.hub.tell(Stop())
-                await until(lambda: server.hub.is_closed)
+                server.manager.apply(Stop())
+                await until(lambda: server.manager.is_closed)
                 caplog.clear()
             gate.open()
             answer = await asked
@@ -106,13 +106,13 @@ async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(mon
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
     async with place() as where, serving(where, graces=NO_LOOK) as server:
         looks: list[int] = []
-        look = server.hub.app.ledger.problem
+        look = server.manager.app.ledger.problem
 
         async def problem() -> str:
             looks.append(0)
             return await look()
 
-        monkeypatch.setattr(server.hub.app.ledger, "problem", problem)
+        monkeypatch.setattr(server.manager.app.ledger, "problem", problem)
         seen = []
         for _ in range(3):
             answer = await exchange(server.address, inside("/v1/workspaces"))

@@ -86,7 +86,7 @@ async def test_a_provider_may_have_dots_in_its_name() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         await client.config_provider_key(workspace, {**KEY, "provider_id": "my.own"})
-        settings = server.hub.desk(workspace).outfit.settings
+        settings = server.manager.handle(workspace).services.settings
         assert settings.providers["my.own"].api_key == "$MINE"
 
 

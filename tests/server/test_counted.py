@@ -102,7 +102,7 @@ INQUIRED = QuestionRequestEvent(Change("created", QuestionRequest("q", SessionId
 COUNTED: tuple[tuple[DurableEvent, float], ...] = (
     (run(0), 0),
     (run(0, "never"), 0),
-    (RunEvent(Change("updated", run(0).payload.payload)), 50),
+    (RunEvent(Change("updated", run(0).change.object)), 50),
     (run(1), 100),
     (run(1, cancel_requested=True), 101),
     (run(3), 103),
@@ -300,7 +300,7 @@ class Outlet:
         self.heard += [f"told {entry.number}" for entry in entries]
 
     def publish_live(self, event: LiveEvent) -> None:
-        self.heard.append(f"live {event.payload}")
+        self.heard.append(f"live {event}")
 
 
 @pytest.mark.parametrize("wanted", [{}, {"metrics": True}], ids=["nobody", "metrics"])
@@ -331,7 +331,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
     assert [record.message for record in caplog.records] == ["an event could not be counted"]
     output = ToolOutput(SessionId("s"), MessageId("m"), ToolCallId("c"), 0, "x")
     outlet.publish_live(ToolOutputEvent(output))
-    assert heard[-1] == f"live {output}"
+    assert heard[-1] == f"live {ToolOutputEvent(output)}"
     watched.close()
 
 

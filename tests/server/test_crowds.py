@@ -183,7 +183,7 @@ async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatc
             writer.write(inside(path))
             stalled.append(writer)
         raws = [await RawStream.open(server.address, path) for _ in range(_LIVE)]
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == _LIVE + _STALLED, most=1_000_000)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(2):
@@ -210,7 +210,7 @@ async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(inside(path))
         raw = await RawStream.open(server.address, path)
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == 2, most=1_000_000)
         for number in range(6):
             await prompt(client, workspace, session, _LONG, f"r{number}")

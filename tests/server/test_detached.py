@@ -29,7 +29,7 @@ async def test_a_missing_data_directory_is_reported_everywhere(caplog: pytest.Lo
             seen = await read_until(events, lambda item: isinstance(item.event, AgentEvent))
         last = seen[-1].event
         assert isinstance(last, AgentEvent)
-        assert (last.payload.payload.type, "is gone" in last.payload.payload.error) == ("error", True)
+        assert (last.change.object.type, "is gone" in last.change.object.error) == ("error", True)
         health = await exchange(server.address, inside("/v1/health"))
         assert (health.status, b"is gone" in health.body) == (503, True)
         findings = (await client.doctor(workspace, "data directory")).findings

@@ -65,8 +65,8 @@ async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatc
     guard = Guard("tree")
     guard.escapes = 2
     try:
-        desk = SimpleNamespace(outfit=SimpleNamespace(processes=SimpleNamespace(guard=guard)))
-        findings = await checks.processes(cast(WorkspaceHandle, desk))
+        handle = SimpleNamespace(services=SimpleNamespace(processes=SimpleNamespace(guard=guard)))
+        findings = await checks.processes(cast(WorkspaceHandle, handle))
     finally:
         await guard.close()
     assert [item.severity for item in findings] == ["warning", "warning", "note"]
@@ -120,7 +120,7 @@ async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.Mo
     chosen = {"one": breaks, "two": complains, "three": hangs, "settings": doctor.CHECKS["settings"]}
     async with place() as where, serving(where) as server:
         await server.opened()
-        findings = (await doctor.look(server.hub.desks[0], chosen, limit=0.05)).findings
+        findings = (await doctor.look(server.manager.handles[0], chosen, limit=0.05)).findings
     assert [(item.area, item.severity) for item in findings[:3]] == [
         (name, "error") for name in ("one", "two", "three")
     ]

@@ -23,9 +23,9 @@ from server.helpers import place, serving
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def desk(**outfit: object) -> WorkspaceHandle:
+def handle(**services: object) -> WorkspaceHandle:
     """As much of one as a check looks at."""
-    return cast(WorkspaceHandle, SimpleNamespace(outfit=SimpleNamespace(**outfit), path="/nowhere"))
+    return cast(WorkspaceHandle, SimpleNamespace(services=SimpleNamespace(**services), path="/nowhere"))
 
 
 def short(found: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - findings
@@ -79,11 +79,11 @@ async def test_which_programs_searches_have(
     for name in programs:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    (found,) = await checks.search_tools(desk(environment={"PATH": str(tmp_path)}))
+    (found,) = await checks.search_tools(handle(environment={"PATH": str(tmp_path)}))
     assert (found.severity, shown in found.what) == (severity, True)
     assert ("ripgrep" in found.what_to_do) is (severity != "ok")
     monkeypatch.setattr(os, "environ", {"PATH": str(tmp_path)})
-    assert await checks.search_tools(desk(environment={})) == (found,)
+    assert await checks.search_tools(handle(environment={})) == (found,)
 
 
 async def test_how_the_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ async def test_how_the_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise ToolError("It cannot be had.")
             return state
 
-        return short(await checks.sandbox(desk(confine=confine, processes=SimpleNamespace(guard=guard))))
+        return short(await checks.sandbox(handle(confine=confine, processes=SimpleNamespace(guard=guard))))
 
     assert await told(None) == [("error", "It cannot be had.")]
     closed = SandboxState("workspace", "landlock", network=False, notes=("A note.",), gaps=("a gap",))
@@ -149,8 +149,8 @@ async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             return chosen
 
         models = SimpleNamespace(large=choose(large), small=choose(small))
-        kit = SimpleNamespace(kit=SimpleNamespace(models=models))
-        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(engine=kit))))
+        engine = SimpleNamespace(run_context=SimpleNamespace(models=models))
+        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(engine=engine))))
         assert all(item.what_to_do for item in found if item.severity != "ok")
         assert all(model.is_closed for model in (large, small) if model is not None and not model.info.is_scripted)
         return short(found)
@@ -180,13 +180,13 @@ async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) ->
         if trusts:
             shown = await client.get_trust(workspace)
             await client.set_trust(workspace, trusted=True, digest=shown.digest)
-        outfit = server.hub.desk(workspace).outfit
-        own, outfit.choice = outfit.choice, cast(Any, Choice())
+        services = server.manager.handle(workspace).services
+        own, services.choice = services.choice, cast(Any, Choice())
         found = [
             msgspec.structs.replace(item, file=item.file.removeprefix(f"{project}/"))
             for item in (await client.doctor(workspace, areas)).findings
         ]
-        outfit.choice = own
+        services.choice = own
         return found
 
 

@@ -17,9 +17,9 @@ from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start
-from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
 from server.helpers import EchoModel, collect, place, serving
+from trials.hostile_repositories import FORMS, KEYS, Arena
 
 TOOLS = (
     Call("grep", '{"pattern": "one"}'),
@@ -47,7 +47,7 @@ async def test_a_first_prompt_runs_nothing_of_the_repository() -> None:
             denying = start(deny_all(client, workspace))
             await run(client, workspace, "look")
             denying.cancel()
-            await server.hub.desk(workspace).outfit.scan.finished()
+            await server.manager.handle(workspace).services.scan.finished()
             await client.list_files(workspace)
         assert arena.fired() == []
 
@@ -101,7 +101,7 @@ async def test_changes_come_with_the_first_message_and_stay_there() -> None:
     async with place() as where, serving(where, model) as server:
         repository(Path(where.project()))
         client, workspace = await server.opened()
-        await server.hub.desk(workspace).outfit.scan.finished()
+        await server.manager.handle(workspace).services.scan.finished()
         session = await run(client, workspace, "one")
         await run(client, workspace, "two", session)
     first, second = model.requests
@@ -128,7 +128,7 @@ async def test_a_prompt_does_not_wait_for_a_scan() -> None:
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
         pipe.unlink()
         os.close(writing)
-        await server.hub.desk(workspace).outfit.scan.finished()
+        await server.manager.handle(workspace).services.scan.finished()
         await run(client, workspace, "two", session)
     first, second = model.requests
     assert "<git-status>" not in texts(first.messages[-1])

@@ -20,25 +20,25 @@ def _reader(backlog: Backlog) -> Reader:
 
 
 def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
-    backlog, joiner = Backlog(SlowReaderPolicy()), FrameCache()
+    backlog, frame_cache = Backlog(SlowReaderPolicy()), FrameCache()
     first, second, late = _reader(backlog), _reader(backlog), _reader(backlog)
     _grown(backlog, 20)
-    data = joiner.join(first.take(100, tuple, merge=False))
-    assert joiner.join(second.take(100, tuple, merge=False)) is data
+    data = frame_cache.join(first.take(100, tuple, merge=False))
+    assert frame_cache.join(second.take(100, tuple, merge=False)) is data
     assert data.count(b"data: ") == 1
     assert b'"text":"01234567890123456789"' in data
     late.take(7, tuple, merge=False)
-    rest = joiner.join(late.take(100, tuple, merge=False))
+    rest = frame_cache.join(late.take(100, tuple, merge=False))
     assert b'"text":"7890123456789"' in rest
     assert len(SseReader().feed(rest)) == 1
 
 
 def test_a_few_are_sent_as_they_are_and_nothing_is_remembered_for_ever() -> None:
-    backlog, joiner = Backlog(SlowReaderPolicy()), FrameCache()
+    backlog, frame_cache = Backlog(SlowReaderPolicy()), FrameCache()
     reader = _reader(backlog)
     _grown(backlog, 4)
-    assert joiner.join(reader.take(100, tuple, merge=False)).count(b"data: ") == 4
+    assert frame_cache.join(reader.take(100, tuple, merge=False)).count(b"data: ") == 4
     for number in range(100):
         _grown(backlog, 10, 4 + number * 10)
-        joiner.join(reader.take(100, tuple, merge=False))
-    assert len(joiner._made) <= 8
+        frame_cache.join(reader.take(100, tuple, merge=False))
+    assert len(frame_cache._made) <= 8

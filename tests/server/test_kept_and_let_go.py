@@ -54,7 +54,7 @@ async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read()
         _, stalled = await open_raw(server.address)
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(inside(f"/v1/workspaces/{workspace}/events?since=0"))
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus.waiting == 1, most=1_000_000)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
@@ -225,7 +225,7 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
-        application = Application(server.hub, {**HANDLERS, "run_shell": slow}, stream)
+        application = Application(server.manager, {**HANDLERS, "run_shell": slow}, stream)
         path = f"/v1/workspaces/{workspace}/agent/sessions/{session}/shell"
         leaves = asyncio.Event()
         body = [b'{"command":"x"}']
@@ -258,7 +258,7 @@ async def test_the_guard_of_processes_is_there_before_the_first_command() -> Non
     for warms in (True, False):
         async with place() as where, serving(where, warms_guard=warms) as server:
             client, workspace = await server.opened()
-            guard = server.hub.desk(workspace).outfit.processes.guard
+            guard = server.manager.handle(workspace).services.processes.guard
             assert bool(guard.process_id) is warms
             if not warms:
                 session = (await client.create_session(workspace)).id
@@ -302,22 +302,22 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         clock = Clock()
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
-        desk = server.hub.desk(workspace)
+        handle = server.manager.handle(workspace)
         first = Endless()
-        desk.outfit.jobs.add(job(), cast(Running, first))
+        handle.services.jobs.add(job(), cast(Running, first))
         await clock.forward(10 * linger, server.address)
-        assert server.hub.desks == [desk], "somebody is there"
+        assert server.manager.handles == [handle], "somebody is there"
         await client.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
         other, _ = await server.opened()
         await clock.forward(linger, server.address)
         await other.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
-        assert server.hub.desks == [desk], "the time begins anew"
-        desk.outfit.jobs.add(job(), cast(Running, Endless()))
+        assert server.manager.handles == [handle], "the time begins anew"
+        handle.services.jobs.add(job(), cast(Running, Endless()))
         first.stop(0)
         await clock.forward(2, server.address)
-        await until(lambda: not server.hub.desks, most=1_000_000)
+        await until(lambda: not server.manager.handles, most=1_000_000)
 
 
 async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
@@ -325,18 +325,18 @@ async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
         clock = Clock()
         client, workspace = await server.opened()
         running = Endless()
-        server.hub.desk(workspace).outfit.jobs.add(job(), cast(Running, running))
+        server.manager.handle(workspace).services.jobs.add(job(), cast(Running, running))
         await client.leave_workspace(workspace)
         await clock.forward(60, server.address)
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         running.stop(0)
-        await until(lambda: not server.hub.desks, most=1_000_000)
+        await until(lambda: not server.manager.handles, most=1_000_000)
 
 
 async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
-        jobs = server.hub.desk(workspace).outfit.jobs
+        jobs = server.manager.handle(workspace).services.jobs
         for session in ("s", "t"):
             jobs.add(job(session), cast(Running, Endless()))
         first, second = await client.list_jobs(workspace)
@@ -383,9 +383,9 @@ def holds(root: object, word: str) -> list[object]:
     ]
 
 
-def granted(desk: WorkspaceHandle, session: str) -> list[object]:
+def granted(handle: WorkspaceHandle, session: str) -> list[object]:
     """What is allowed for a session: pairs that begin with it."""
-    pairs = (thing for thing in reachable(desk.workspace.asks) if isinstance(thing, tuple) and len(thing) == 2)
+    pairs = (thing for thing in reachable(handle.workspace.approvals) if isinstance(thing, tuple) and len(thing) == 2)
     return [pair for pair in pairs if pair[0] == session]
 
 
@@ -399,24 +399,24 @@ async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
             run = await here.bash(owner, f"make {word}")
             await here.grant((await here.permissions())[0], "allow_session")
             await here.end(run)
-        desk = here.server.hub.desk(here.workspace)
+        handle = here.server.manager.handle(here.workspace)
         backlog = Backlog(SlowReaderPolicy())
         reader = backlog.reader(0)
         for number in range(10):
             delta = MessageDelta(session, MessageId("m"), 0, 11 * number, "deletedword")
             backlog.append_live(MessageDeltaEvent(delta))
-        joined = desk.joiner.join(reader.take(100, tuple, merge=False))
-        assert len({id(item) for item in (*holds(desk, "deletedword"), joined)} & {id(joined)}) == 1
-        assert granted(desk, session)
+        joined = handle.frame_cache.join(reader.take(100, tuple, merge=False))
+        assert len({id(item) for item in (*holds(handle, "deletedword"), joined)} & {id(joined)}) == 1
+        assert granted(handle, session)
         await here.client.delete_session(here.workspace, session)
         here.ran.clear()
-        cast(Any, await desk.workspace.engine.kit.models.large()).requests.clear()
+        cast(Any, await handle.workspace.engine.run_context.models.large()).requests.clear()
         for opened in readers:
             opened.close()
         await here.client.health()
-        assert not holds(desk, "deletedword")
-        assert not granted(desk, session)
-        assert granted(desk, other)
+        assert not holds(handle, "deletedword")
+        assert not granted(handle, session)
+        assert granted(handle, other)
 
 
 @pytest.mark.parametrize("is_libc_able", [True, False])
@@ -446,7 +446,7 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
         opened = [await server.opened(name) for name in ("a", "b")]
         for client, workspace in opened:
             await client.leave_workspace(workspace)
-        await until(lambda: not server.hub.desks, most=1_000_000)
+        await until(lambda: not server.manager.handles, most=1_000_000)
         gc.disable()
         try:
             left = weakref.ref(Loop())

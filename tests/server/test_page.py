@@ -124,8 +124,8 @@ async def test_a_link_works_once() -> None:
 async def test_a_link_does_not_last() -> None:
     async with place() as where, serving(where) as server:
         address, code = await linked(server)
-        assert server.hub.web.house is not None
-        server.hub.web.house._clock = lambda: time.time() + web_auth.CODE_SECONDS
+        assert server.manager.web.house is not None
+        server.manager.web.house._clock = lambda: time.time() + web_auth.CODE_SECONDS
         assert (await said(address, "/v1/web/exchange", {"code": code})).status == 400
 
 
@@ -135,7 +135,7 @@ async def test_a_page_has_the_powers_of_any_client_and_the_environment_of_its_li
         asked = {"id": "", "path": where.project(), "client_id": _CLIENT}
         opened = (await said(address, "/v1/workspaces", asked)).json
         assert "env" not in opened or not opened["env"]
-        assert server.hub.desks[0].env == ("HOLDFAST_TEST=1", "PATH=/bin")
+        assert server.manager.handles[0].env == ("HOLDFAST_TEST=1", "PATH=/bin")
         base = f"/v1/workspaces/{opened['id']}"
         session = (await said(address, f"{base}/sessions", {"title": "s"})).json["id"]
         sent = await said(address, f"{base}/agent", {"session_id": session, "prompt": "hi", "run_id": "r1"})
@@ -261,7 +261,7 @@ async def test_pages_come_back_to_the_next_server_at_the_same_port() -> None:
             assert told["token"] not in note.read_text()
         async with serving(where) as server:
             await (await server.client()).health()
-            await until(lambda: server.hub.web.house is not None)
+            await until(lambda: server.manager.web.house is not None)
             assert (await said(address, "/v1/version")).status == 401
             plain = Address(host=address.host, port=address.port)
             assert (await come_back(plain, told, port=address.port + 1)).status == 400
@@ -297,7 +297,7 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
             async with serving(where) as server:
                 await (await server.client()).health()
                 await until(lambda: not note.exists())
-                assert server.hub.web.house is None
+                assert server.manager.web.house is None
                 assert (await linked(server))[0].port > 0
 
 
@@ -339,7 +339,7 @@ async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
             answer = await exchange(server.address, inside("/v1/web", "POST", asked))
             assert answer.status == 409
             assert "cannot be used" in answer.json["message"]
-        assert server.hub.web.house is None
+        assert server.manager.web.house is None
 
 
 async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,9 +104,9 @@ async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
             assert kept.startswith("word1 word2 word3")
             assert len(kept.split()) >= 20
             told = [
-                text_of(item.event.payload.payload)
+                text_of(item.event.change.object)
                 for item in items
-                if isinstance(item.event, MessageEvent) and item.event.payload.payload.run_id == "r1"
+                if isinstance(item.event, MessageEvent) and item.event.change.object.run_id == "r1"
             ]
             assert told[-1] == kept
 
@@ -116,7 +116,7 @@ async def test_a_waiting_run_goes_on_without_any_client() -> None:
     async with place() as where:
         workspace, _ = await killed_in_a_stream(where)
         async with serving(where) as server:
-            await until(lambda: server.hub.ready.is_set() and not server.hub.desks, most=5_000_000)
+            await until(lambda: server.manager.ready.is_set() and not server.manager.handles, most=5_000_000)
             client, _ = await server.opened()
             run = await client.get_run(workspace, RunId("r2"))
             assert (run.outcome, run.prompt) == ("completed", "words=3")

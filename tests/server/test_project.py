@@ -86,7 +86,7 @@ async def test_a_mark_that_cannot_be_kept_is_told_and_changes_nothing() -> None:
     async with place() as where, serving(where) as server:
         _fill(where, ("main.py",))
         client, workspace = await server.opened()
-        data = server.hub.desk(workspace).data_dir
+        data = server.manager.handle(workspace).data_dir
         _put_in_the_way(data)
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:

@@ -62,7 +62,7 @@ async def ends_of(client: Client, workspace: WorkspaceId, expected: int) -> dict
 
     def note(item: StreamEvent) -> bool:
         if isinstance(item.event, RunCompleteEvent):
-            told = item.event.payload.payload
+            told = item.event.change.object
             ends.setdefault(told.run_id, []).append(told.outcome)
         return len(ends) == expected
 

@@ -157,8 +157,8 @@ def _second_fails(patch: pytest.MonkeyPatch) -> None:
 def _closing_fails(patch: pytest.MonkeyPatch) -> None:
     close = WorkspaceManager.close
 
-    async def fail(hub: WorkspaceManager) -> None:
-        await close(hub)
+    async def fail(manager: WorkspaceManager) -> None:
+        await close(manager)
         raise Refused
 
     patch.setattr(WorkspaceManager, "close", fail)
@@ -168,7 +168,7 @@ def _closing_fails(patch: pytest.MonkeyPatch) -> None:
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the port is taken": lambda patch: patch.setattr(app_module, "bind_tcp", refuse),
     "the token cannot be made": lambda patch: patch.setattr(app_module, "read_or_make_token", refuse),
-    "the hub cannot be made": lambda patch: patch.setattr(app_module, "WorkspaceManager", refuse),
+    "the manager cannot be made": lambda patch: patch.setattr(app_module, "WorkspaceManager", refuse),
     "the application cannot be made": lambda patch: patch.setattr(app_module, "Application", refuse),
     "the first socket cannot be served": lambda patch: patch.setattr(HttpServer, "start", refuse_later),
     "the second socket cannot be served": _second_fails,
@@ -177,7 +177,7 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a signal cannot be handled": lambda patch: patch.setattr(
         asyncio.get_running_loop(), "add_signal_handler", refuse, raising=False
     ),
-    "the hub cannot be closed": _closing_fails,
+    "the manager cannot be closed": _closing_fails,
 }
 
 
@@ -242,7 +242,7 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "its parts cannot be made": _parts_fail,
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
-    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "Joiner", refuse),
+    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
 }
 
 
@@ -259,7 +259,7 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
     async with place() as where, serving(where) as server:
         client, _ = await server.opened()
         monkeypatch.setattr(services.WorkspaceServices, "close", noted)
-        presence = server.hub.presence
+        presence = server.manager.presence
         async with nothing_is_left():
             OPENINGS[step](monkeypatch)
             with pytest.raises(ServerProblem) as caught:
@@ -267,9 +267,9 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
             assert caught.value.status == 500
             monkeypatch.undo()
         assert closed == ([] if step == "it cannot be furnished" else [where.project("second")])
-        assert len(server.hub.desks) == 1
-        assert server.hub.presence.workspaces == presence.workspaces
-        assert server.hub.presence.creating == 0
+        assert len(server.manager.handles) == 1
+        assert server.manager.presence.workspaces == presence.workspaces
+        assert server.manager.presence.creating == 0
         opened = await client.create_workspace(where.project("second"))
         session = (await client.create_session(opened.id)).id
         await prompt(client, opened.id, session, "hi", "r1")
@@ -309,11 +309,11 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
-                monkeypatch.setattr(web_app, "House", refuse)
+                monkeypatch.setattr(web_app, "WebSessions", refuse)
             assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
-            await until(lambda: not server.hub.web.house)
-        assert server.hub.web.house is None
+            await until(lambda: not server.manager.web.house)
+        assert server.manager.web.house is None
         link = await (await server.client()).open_web()
         assert link.code
 
@@ -327,16 +327,16 @@ async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkey
         client, workspace = await server.opened()
         other, _ = await server.opened()
         await other.retire_client()
-        bus, asks = server.hub.desk(workspace).workspace.bus, server.hub.desk(workspace).workspace.asks
+        bus, asks = server.manager.handle(workspace).workspace.bus, server.manager.handle(workspace).workspace.approvals
         path = f"/v1/workspaces/{workspace}/events?{form}client_id="
-        before = (bus._readers, asks._readers, server.hub.presence.workspaces[workspace])
+        before = (bus._readers, asks._readers, server.manager.presence.workspaces[workspace])
         assert (await exchange(server.address, inside(path + other.client_id))).status == 409
         monkeypatch.setattr("holdfast.server.streams.event_stream._send_all", refuse_later)
         answer = await exchange(server.address, inside(path + client.client_id))
         assert answer.status == 500
         monkeypatch.undo()
         assert (bus._readers, asks._readers) == before[:2]
-        claim = server.hub.presence.workspaces[workspace].claims
+        claim = server.manager.presence.workspaces[workspace].claims
         assert [item.streams for item in claim.values()] == [0]
         stream = await RawStream.open(server.address, path + client.client_id)
         assert asks._readers == 1
@@ -356,7 +356,7 @@ async def test_a_server_ends_though_a_reader_never_reads() -> None:
             writers.append(stalled)
             stalled.transport.pause_reading()  # type: ignore[attr-defined]
             stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == 2, most=1_000_000)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
@@ -382,7 +382,7 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
     async with place() as where:
         async with serving(where) as server:
             _, workspace = await server.opened()
-            owner = server.hub.desk(workspace).outfit
+            owner = server.manager.handle(workspace).services
             for name in ("scan", "jobs", "extensions", "refresher"):
                 thing = getattr(owner, name)
 
@@ -405,7 +405,7 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
     async with place() as where:
         async with serving(where) as server:
             await server.opened()
-            shared = server.hub.app._furnisher
+            shared = server.manager.app._furnisher
             other = "discovery" if part == "guard" else "guard"
             closed = []
             thing = getattr(shared, other)
@@ -420,7 +420,7 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
             end = broken.close
             monkeypatch.setattr(broken, "close", refuse_later)
             assert server.over is not None
-            server.hub.on_leave()
+            server.manager.on_leave()
             with pytest.raises(Refused):
                 await asyncio.wait_for(asyncio.shield(server.over), PATIENCE)
             server.over = None

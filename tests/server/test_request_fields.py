@@ -50,7 +50,7 @@ async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any
     """A second workspace: what is answered, and what the server has."""
     body = {"path": api.server.place.project(name), "client_id": STRANGER, **more}
     answer = await api.ok("create_workspace", body)
-    return answer, api.server.hub.desk(answer["id"])
+    return answer, api.server.manager.handle(answer["id"])
 
 
 # Bodies
@@ -60,7 +60,7 @@ async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any
 async def needed(api: Api) -> None:
     assert "path is required" in await api.no(400, "create_workspace", {"client_id": STRANGER})
     assert "client_id" in await api.no(400, "create_workspace", {"path": api.server.place.project("x")})
-    assert len(api.server.hub.desks) == 1
+    assert len(api.server.manager.handles) == 1
 
 
 @row(*(f"create_workspace.{name}" for name in ("id", "data_dir", "version", "config", "skills", "problems")))
@@ -80,11 +80,11 @@ async def ignored_of_a_workspace(api: Api) -> None:
 
 @row("create_workspace.yolo", "create_workspace.debug", "create_workspace.channels", "create_workspace.env")
 async def flags_of_a_workspace(api: Api) -> None:
-    plain, desk = await made(api, "plain")
+    plain, handle = await made(api, "plain")
     assert not {"yolo", "debug", "channels", "env"} & set(plain)
-    assert (desk.yolo, desk.debug, desk.channels, desk.env) == (False, False, (), ())
+    assert (handle.yolo, handle.debug, handle.channels, handle.env) == (False, False, (), ())
     assert await api.ok("get_skip", id=plain["id"]) == {"skip": False}
-    full, desk = await made(api, "full", yolo=True, debug=True, channels=["c"], env=["A=1"])
+    full, handle = await made(api, "full", yolo=True, debug=True, channels=["c"], env=["A=1"])
     assert [full[name] for name in ("yolo", "debug", "channels", "env")] == [True, True, ["c"], ["A=1"]]
     assert await api.ok("get_skip", id=full["id"]) == {"skip": True}
     again, _ = await made(api, "full", yolo=False, env=["A=2"])
@@ -104,7 +104,7 @@ async def forced(api: Api) -> None:
 
 @row("open_web.env")
 async def environment_of_a_page(api: Api) -> None:
-    house = await api.server.hub.web.open()
+    house = await api.server.manager.web.open()
     for body, env in (({"port": 0}, ()), ({"port": 0, "env": ["A=1"]}, ("A=1",))):
         link = await api.ok("open_web", body)
         page = house.exchange(link["code"]).page
@@ -134,7 +134,7 @@ async def titles(api: Api) -> None:
 
 async def accepted(api: Api, session: str, **more: object) -> Run:
     sent = await api.ok("send_prompt", {"session_id": session, "prompt": "[]", **more})
-    record = await api.server.hub.app.ledger.run(WorkspaceId(api.workspace), RunId(sent["run_id"]))
+    record = await api.server.manager.app.ledger.run(WorkspaceId(api.workspace), RunId(sent["run_id"]))
     assert record is not None
     return record.run
 
@@ -180,7 +180,7 @@ async def places_in_the_queue(api: Api) -> None:
         assert "either" in await api.no(400, "patch_run", body, run_id="a")
     assert (await api.ok("patch_run", {"delivery": "steer"}, run_id="a"))["delivery"] == "steer"
     await api.ok("patch_run", {"position": 0}, run_id="b-queue")
-    queue = api.server.hub.desk(api.workspace).workspace.engine.lane(SessionId(session)).queue
+    queue = api.server.manager.handle(api.workspace).workspace.engine.lane(SessionId(session)).queue
     assert queue[0].run == "b-queue"
 
 
@@ -393,7 +393,7 @@ async def zones(api: Api) -> None:
 @row("events?client_id", "events?since")
 async def streams(api: Api) -> None:
     path = f"/v1/workspaces/{api.workspace}/events"
-    claims = api.server.hub.presence.workspaces[WorkspaceId(api.workspace)].claims
+    claims = api.server.manager.presence.workspaces[WorkspaceId(api.workspace)].claims
     for query, has_greeting, more in (
         ("", False, 0),
         ("?since=0", True, 0),
@@ -404,7 +404,7 @@ async def streams(api: Api) -> None:
         await api.asking.session()
         await stream.until(lambda item: b'"session"' in item.data)
         assert (b'"hello"' in stream.raw, any(item.number for item in stream.events)) == (has_greeting, has_greeting)
-        now = api.server.hub.presence.workspaces[WorkspaceId(api.workspace)].claims
+        now = api.server.manager.presence.workspaces[WorkspaceId(api.workspace)].claims
         assert len(now) - len(claims) == more
         stream.close()
 
@@ -468,7 +468,7 @@ async def who_cancels(api: Api) -> None:
 
 @row("default_small_model?provider_id")
 async def small_models(api: Api) -> None:
-    """What a provider names: tests/choosing. Here one model is given."""
+    """What a provider names: tests/runtime. Here one model is given."""
     assert await api.ok("default_small_model") == await api.ok("default_small_model", query={"provider_id": "x"})
 
 

@@ -28,7 +28,7 @@ async def test_the_server(api: Api) -> None:
     await api.ok("health")
     version = await api.ok("version")
     assert (version["version"], version["protocol"], version["pid"]) == (__version__, PROTOCOL, os.getpid())
-    assert version["data_id"] == api.server.hub.data_id
+    assert version["data_id"] == api.server.manager.data_id
     assert (await api.ok("server_config"))["options"]["data_directory"] == str(api.server.place.data)
     assert (await api.ok("openapi"))["info"]["version"] == __version__
     assert "list_sessions" not in await api.ok("docs")
@@ -37,7 +37,7 @@ async def test_the_server(api: Api) -> None:
     assert (await api.ok("all_stats"))["sessions"] == 1
     assert "zone" in await api.no(400, "all_stats", query={"zone": "841"})
     assert "options.metrics" in await api.no(404, "metrics")
-    api.server.hub.metrics = more.ServerMetrics()
+    api.server.manager.metrics = more.ServerMetrics()
     assert "holdfast_workspaces_open 1" in await api.ok("metrics")
     for name in ("health", "version", "server_config", "openapi", "docs"):
         await api.elsewhere(name)
@@ -48,9 +48,9 @@ async def test_leaving(api: Api) -> None:
     await api.no(400, "retire_client", client_id="nobody")
     await api.no(400, "control", {"command": "dance"})
     await api.no(409, "control", {"command": "replace"})
-    assert len(api.server.hub.desks) == 1
+    assert len(api.server.manager.handles) == 1
     await api.ok("retire_client")
-    await until(lambda: not api.server.hub.desks)
+    await until(lambda: not api.server.manager.handles)
     await api.no(409, "create_workspace", {"path": api.server.place.project(), "client_id": api.client.client_id})
     await api.ok("control", {"command": "stop"})
     assert api.server.over is not None
@@ -71,7 +71,7 @@ async def test_workspaces(api: Api) -> None:
     await api.ok("leave_workspace", query={"client_id": STRANGER}, id="nowhere")
     assert len(await api.ok("list_workspaces")) == 2, "who has no claim takes none away"
     await api.ok("leave_workspace", query={"client_id": STRANGER}, id=made["id"])
-    await until(lambda: len(api.server.hub.desks) == 1)
+    await until(lambda: len(api.server.manager.handles) == 1)
     await api.elsewhere("list_workspaces")
 
 

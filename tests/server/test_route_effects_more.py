@@ -185,7 +185,7 @@ async def test_processes(api: Api) -> None:
     assert await api.ok("list_jobs") == []
     for name in ("job_output", "kill_job"):
         await api.no(404, name, job_id="nothing")
-        api.done.add(name)  # tests/walks/test_tools_jobs.py: jobs are begun by the bash tool
+        api.done.add(name)  # tests/e2e/test_tools_jobs.py: jobs are begun by the bash tool
     for name in ("list_jobs", "get_sandbox"):
         await api.nowhere(name)
 

@@ -19,11 +19,11 @@ async def test_an_edit_is_told_to_those_who_are_attached() -> None:
             await read_until(events, lambda item: item.number is None)
             _edit(where.project("project"), '[permissions]\ndeny = ["bash"]\n')
             await read_until(events, lambda item: isinstance(item.event, ConfigChangedEvent))
-        desk = server.hub.desk(workspace)
-        assert desk.outfit.configuration.settings.permissions.deny == ("bash",)
+        handle = server.manager.handle(workspace)
+        assert handle.services.configuration.settings.permissions.deny == ("bash",)
 
 
 async def test_nobody_looks_where_no_workspace_is_open() -> None:
     async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
         await server.client()
-        assert "look" not in server.hub._timers
+        assert "look" not in server.manager._timers

@@ -178,26 +178,26 @@ def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pyte
     """All of the text, merged where there is more than a few; and the same bytes whoever asks, in any order."""
     monkeypatch.setattr(frame_cache, "_FEW", few)
     monkeypatch.setattr(frame_cache, "_KEPT", kept)
-    joiner = frame_cache.FrameCache()
+    cache = frame_cache.FrameCache()
     frames = [delta(number, str(number)) for number in range(1, 8)]
     for first, last in ((0, 7), (2, 5), (0, 7), (6, 7), (0, 1), (2, 5)):
-        found = SseReader().feed(joiner.join(frames[first:last]))
+        found = SseReader().feed(cache.join(frames[first:last]))
         texts = b"".join(item.data.partition(b'"text":"')[2].partition(b'"')[0] for item in found)
         assert texts == b"".join(b"%d" % number for number in range(first + 1, last + 1))
         assert len(found) == (last - first if last - first <= few else 1)
-    assert len(joiner._made) <= kept
+    assert len(cache._made) <= kept
 
 
 def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
-    joiner = frame_cache.FrameCache()
+    cache = frame_cache.FrameCache()
     whole = [delta(number) for number in range(1, 8)]
     with_hole = [*whole[:3], *whole[4:]]
     own = [delta(0), *whole[:6]]
-    assert joiner.join(whole).count(b"xxxxxxx") == 1
-    assert b"xxxxxxx" not in joiner.join(with_hole)
+    assert cache.join(whole).count(b"xxxxxxx") == 1
+    assert b"xxxxxxx" not in cache.join(with_hole)
     for frames in (with_hole, own, whole):
         fresh = frame_cache.FrameCache().join(frames)
-        assert joiner.join(frames) == fresh
+        assert cache.join(frames) == fresh
 
 
 # Connections

@@ -74,7 +74,7 @@ SILENT_NOTICES = {"retrying", "fallback", "re_authenticate"}
 
 
 def event_of(kind: type[Any], change: ChangeKind, payload: Any) -> Any:  # noqa: ANN401
-    has_change = "Change" in str(get_type_hints(kind)["payload"])
+    has_change = "change" in kind.__struct_fields__
     return kind(Change(change, payload)) if has_change else kind(payload)
 
 

@@ -39,7 +39,7 @@ async def filled(server: Server, runs: int = 6) -> tuple[Client, WorkspaceId]:
 
 
 async def log_of(server: Server, workspace: WorkspaceId) -> list[tuple[int, bytes]]:
-    return list(await server.hub.app.ledger.events_after(workspace, 0, 100_000))
+    return list(await server.manager.app.ledger.events_after(workspace, 0, 100_000))
 
 
 async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:
@@ -124,7 +124,7 @@ async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
         ]
         last = items[-1].event
         assert isinstance(last, RunCompleteEvent)
-        assert last.payload.payload.text == "one two three"
+        assert last.change.object.text == "one two three"
         again = await client.snapshot(workspace, session)
         assert (again.cursor, [text_of(item) for item in again.messages]) == (log[-1][0], ["go", "one two three"])
 
@@ -170,7 +170,7 @@ async def test_a_stream_of_a_retired_client_is_refused_and_leaves_nothing() -> N
         client, workspace = await server.opened()
         other, _ = await server.opened()
         await other.retire_client()
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         readers = bus._readers
         answer = await exchange(
             server.address, inside(f"/v1/workspaces/{workspace}/events?since=0&client_id={other.client_id}")
@@ -184,7 +184,7 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
     """R11: tasks, subscriptions and claims go with it."""
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         before = len(asyncio.all_tasks())
         raws = [await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0") for _ in range(30)]
         for raw in raws:

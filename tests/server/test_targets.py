@@ -37,7 +37,7 @@ async def test_hosts_of_requests(port: str) -> None:
     async with place() as where, serving(where, with_tcp=True) as server:
         address, token = server.tcp, server.tcp.token
         if port == "page":
-            house = await server.hub.web.open()
+            house = await server.manager.web.open()
             address = address._replace(port=house.front.port)
             token = house.exchange(house.link(()).code).token
         for target, lines, expected in CASES:

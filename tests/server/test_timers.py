@@ -36,7 +36,7 @@ async def attached(server: Server, workspace: str, client: str, since: str = "si
 
 
 async def gone(server: Server) -> None:
-    await until(lambda: not server.hub.desks, most=1_000_000)
+    await until(lambda: not server.manager.handles, most=1_000_000)
 
 
 async def test_a_workspace_that_nobody_attaches_to() -> None:
@@ -45,10 +45,10 @@ async def test_a_workspace_that_nobody_attaches_to() -> None:
         clock = Clock()
         client, _ = await server.opened()
         await clock.forward(CREATE - 1, server.address)
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         await client.create_workspace(where.project())
         await clock.forward(CREATE - 1, server.address)
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         await clock.forward(2)
         await gone(server)
 
@@ -65,23 +65,23 @@ async def test_a_workspace_whose_last_stream_has_ended(form: str) -> None:
         one.close()
         await until(lambda: _streams(server, workspace, client.client_id) == 1)
         await clock.forward(CREATE + DETACH, server.address)
-        assert len(server.hub.desks) == 1, "the other one is still open"
+        assert len(server.manager.handles) == 1, "the other one is still open"
         two.close()
         await until(lambda: _streams(server, workspace, client.client_id) == 0)
         await clock.forward(DETACH - 1, server.address)
         again = await attached(server, workspace, client.client_id, form)
         await clock.forward(CREATE + DETACH, server.address)
-        assert len(server.hub.desks) == 1, "who comes back in time has not left"
+        assert len(server.manager.handles) == 1, "who comes back in time has not left"
         again.close()
         await until(lambda: _streams(server, workspace, client.client_id) == 0)
         await clock.forward(DETACH - 1, server.address)
-        assert len(server.hub.desks) == 1
+        assert len(server.manager.handles) == 1
         await clock.forward(2)
         await gone(server)
 
 
 def _streams(server: Server, workspace: WorkspaceId, client: str) -> int:
-    claims = server.hub.presence.workspaces[workspace].claims
+    claims = server.manager.presence.workspaces[workspace].claims
     return next((claim.streams for name, claim in claims.items() if name == client), -1)
 
 
@@ -170,7 +170,7 @@ async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
         await stream.until(lambda item: b'"session"' in item.data)
         sign = HEARTBEAT if form else b"\n"
         for _ in range(3):
-            await until(lambda: server.hub.desk(workspace).workspace.bus.waiting == 1)
+            await until(lambda: server.manager.handle(workspace).workspace.bus.waiting == 1)
             before = len(stream.raw)
             for _ in range(7):
                 await clock.forward(2, server.address)
@@ -187,9 +187,9 @@ async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
 async def _said_to_nobody(server: Server, workspace: str, session: SessionId) -> None:
     """An event that stock clients do not know."""
     output = ToolOutput(session, MessageId("m"), ToolCallId("c"), 0, "text")
-    desk = server.hub.desk(workspace)
-    desk.workspace.engine.outside.outlet.publish_live(ToolOutputEvent(output))
-    await until(lambda: desk.workspace.bus.waiting == 1)
+    handle = server.manager.handle(workspace)
+    handle.workspace.engine.outlet.publish_live(ToolOutputEvent(output))
+    await until(lambda: handle.workspace.bus.waiting == 1)
 
 
 @pytest.mark.parametrize(("form", "seconds"), [("?since=0", 30.0), ("", 60.0)], ids=["resumable", "whole"])
@@ -201,7 +201,7 @@ async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
         _, stalled = await open_raw(server.address)
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
-        bus = server.hub.desk(workspace).workspace.bus
+        bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus.waiting == 1, most=1_000_000)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
@@ -229,14 +229,14 @@ async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there()
         await model.asked.wait()
         where.data.rename(where.data.with_name("away"))
         model.words.put_nowait(None)
-        await until(lambda: server.hub.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem, most=10_000_000)
         await clock.forward(2 * LINGER, server.address)
         assert server.over is not None
         assert not server.over.done(), "somebody is there who may restore it"
         stream.close()
         await until(lambda: _streams(server, workspace, client.client_id) == 0)
         await clock.forward(DETACH + 1, server.address)
-        assert await server.hub.check_storage()
+        assert await server.manager.check_storage()
         await clock.forward(LINGER - 1, server.address)
         assert not server.over.done()
         await clock.forward(2)
@@ -249,9 +249,9 @@ async def test_a_server_whose_data_directory_is_restored_stays() -> None:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         where.data.rename(where.data.with_name("away"))
-        await until(lambda: server.hub.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem, most=10_000_000)
         where.data.with_name("away").rename(where.data)
-        await until(lambda: not server.hub.storage_problem, most=10_000_000)
+        await until(lambda: not server.manager.storage_problem, most=10_000_000)
         await clock.forward(CREATE - 1, server.address)
         await prompt(client, workspace, session, "go", RunId("r1"))
 
@@ -261,7 +261,7 @@ async def test_the_note_of_pages_is_written_now_and_then(tmp_path: Path, monkeyp
     monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
     now = [1_000_000.0]
     async with place() as where, serving(where) as server:
-        opened = await server.hub.web.open()
+        opened = await server.manager.web.open()
         opened._clock = opened.front._clock = lambda: now[0]
         opened._noted = now[0]
         assert not (where.data / "web.json").exists()

@@ -40,23 +40,23 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     async with place() as where:
         workspace = await left_over(where, provider)
-        hub = WorkspaceManager(open_app(where.data, ServiceOverrides(QUICK)), where.data)
+        manager = WorkspaceManager(open_app(where.data, ServiceOverrides(QUICK)), where.data)
         try:
-            await hub.open_unfinished()
-            assert [desk.id for desk in hub.desks] == ([] if waits else [workspace])
-            assert (await stored(hub, workspace, "r1")).outcome == "interrupted"
+            await manager.open_unfinished()
+            assert [handle.id for handle in manager.handles] == ([] if waits else [workspace])
+            assert (await stored(manager, workspace, "r1")).outcome == "interrupted"
             if waits:
-                assert (await stored(hub, workspace, "r2")).outcome is None
-            desk = await hub.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
-            await until(lambda: not desk.workspace.engine.is_busy(), most=5_000_000)
-            await desk.workspace.engine.until_quiet((await stored(hub, workspace, "r2")).session_id)
-            assert (await stored(hub, workspace, "r2")).outcome == "completed"
+                assert (await stored(manager, workspace, "r2")).outcome is None
+            handle = await manager.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
+            await until(lambda: not handle.workspace.engine.is_busy(), most=5_000_000)
+            await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
+            assert (await stored(manager, workspace, "r2")).outcome == "completed"
         finally:
-            await hub.close()
+            await manager.close()
 
 
-async def stored(hub: WorkspaceManager, workspace: WorkspaceId, run: str) -> Run:
-    record = await hub.app.ledger.run(workspace, RunId(run))
+async def stored(manager: WorkspaceManager, workspace: WorkspaceId, run: str) -> Run:
+    record = await manager.app.ledger.run(workspace, RunId(run))
     assert record is not None
     return record.run
 

@@ -50,7 +50,7 @@ class Reader:
     @property
     def texts(self) -> list[str]:
         events = [decode_event(body) for body in self.sent]
-        return [text_of(event.payload.payload) for event in events if isinstance(event, MessageEvent)]
+        return [text_of(event.change.object) for event in events if isinstance(event, MessageEvent)]
 
 
 def test_deltas_come_as_whole_messages_after_a_moment() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.model_server import Asked, ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import Asked, ModelServer
 from stock.run import Printed, StockRun
 from stock.servers import Process
 from stock.story import Story

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import apsw
 import pytest
 
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
 
 OS_CALLS = {
     "open": errno.EMFILE,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.conformance import CHECKS, Check
-from holdfast.testing.subjects import SUBJECTS
+from storage.conformance_subjects import SUBJECTS
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

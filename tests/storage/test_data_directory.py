@@ -26,7 +26,7 @@ sys.stdin.read()
 """
 
 
-def _holder(data_dir: Path) -> subprocess.Popen[bytes]:
+def _socket_owner(data_dir: Path) -> subprocess.Popen[bytes]:
     """Another server, until it is killed."""
     command = [sys.executable, "-c", HOLDER, str(data_dir)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -53,7 +53,7 @@ async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    with _holder(tmp_path) as holder:
+    with _socket_owner(tmp_path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
         with pytest.raises(DataDirectoryBusy) as caught:
@@ -167,7 +167,7 @@ def _lowered(version: int) -> Callable[[Path], None]:
         (_without_a_table, "lacks the table growth and 4 other parts"),
         (_without_a_column, "lacks the column inputs.brief"),
         (_without_a_trigger, "lacks the trigger runs_end_once"),
-        *((_lowered(version), f"format {version}, but has parts of a later one") for version in (-1, 0, 1, 2, 3)),
+        *((_lowered(version), f"format {version}, but has parts of a later format") for version in (-1, 0, 1, 2, 3)),
     ],
 )
 async def test_a_database_with_other_tables_than_its_format_is_refused(

@@ -14,10 +14,10 @@ from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageU
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
-from holdfast.storage.data_directory import LOG_PAGES, reserve
+from holdfast.storage.data_directory import WAL_PAGES, preallocate_wal
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 SYNCED = Write((PATCH,))
@@ -258,7 +258,7 @@ async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) ->
     async with opened(tmp_path) as ledger:
         desk = await Desk.with_session(ledger)
         room = wal.stat().st_size
-        assert room >= LOG_PAGES * 4_096
+        assert room >= WAL_PAGES * 4_096
         await desk.admit(*(f"r{index}" for index in range(5)))
         await desk.do(*[PATCH] * 250)
         assert wal.stat().st_size == room
@@ -266,14 +266,14 @@ async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) ->
 
 
 def test_room_is_taken_only_for_a_log_that_is_there(tmp_path: Path) -> None:
-    reserve(tmp_path / "some.db")
+    preallocate_wal(tmp_path / "some.db")
     assert _names(tmp_path) == []
     wal = tmp_path / "some.db-wal"
     wal.write_bytes(b"frames")
-    reserve(tmp_path / "some.db")
+    preallocate_wal(tmp_path / "some.db")
     assert wal.read_bytes().rstrip(b"\0") == b"frames"
     size = wal.stat().st_size
-    reserve(tmp_path / "some.db")
+    preallocate_wal(tmp_path / "some.db")
     assert wal.stat().st_size == size
 
 

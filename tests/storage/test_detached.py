@@ -10,7 +10,7 @@ import pytest
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached, StorageUnavailable
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk
-from holdfast.testing.detach import DATABASE, FORMS, WAL, Form, copy_over, data_dir_for, stored_runs, try_detach
+from trials.replaced_data_directory import DATABASE, FORMS, WAL, Form, copy_over, data_dir_for, stored_runs, try_detach
 
 MOMENTS = ["idle", "before", "executed", "committed"]
 LOSE_EARLIER = {"removed", "database_unlinked", "database_overwritten", "wal_emptied", "wal_cut"}

@@ -79,8 +79,8 @@ async def test_nothing_of_a_deleted_session_is_in_any_file(seed: int, tmp_path: 
 
 async def test_a_reader_with_an_old_snapshot_only_delays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deletion is answered; the log is erased as soon as the other program has read."""
-    monkeypatch.setattr("holdfast.storage.writer._LONGEST_ERASE_MS", 10)
-    monkeypatch.setattr("holdfast.storage.writer._QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 10)
+    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)
     await desk.do(PutMessage(message("m", "canary-s-1")))

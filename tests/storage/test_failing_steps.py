@@ -195,14 +195,14 @@ async def test_closing_does_not_wait_for_ever(
     """A thread that does not end keeps the files, and no other server starts; whoever closes goes on."""
     empty = held()
     caplog.set_level(logging.ERROR, "holdfast.storage")
-    monkeypatch.setattr(database, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(database, "CLOSE_TIMEOUT", 0.01)
     ledger, job = SqliteLedger(tmp_path), Held()
     working = asyncio.gather(ledger.database.write(job, sync=True) if writes else ledger.database.read(job))
     assert await asyncio.to_thread(job.reached.wait, 20)
     async with asyncio.timeout(20):
         await ledger.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "the storage is still at work after 0.01 s: its files stay open"
+        "the storage threads have not stopped after 0.01 s: their files stay open"
     ]
     with pytest.raises(StorageUnavailable, match="closed"):
         await ledger.database.read(lambda _: None)

@@ -20,8 +20,8 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.database import Database
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, session
-from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.gates import until
+from storage.faulty_disk import FaultyDisk
 
 LOG = "holdfast.db-wal"
 TABLE = "CREATE TABLE noted (name TEXT PRIMARY KEY, other REFERENCES noted(name) DEFERRABLE INITIALLY DEFERRED)"
@@ -68,7 +68,7 @@ class Stage:
         self.open_after: list[bool] = []
         self.path = data / "holdfast.db"
         disk = FaultyDisk(f"ends-{obstacle}", self._on_deed)
-        self.database = Database.open(data, tidy=self._tidy, probe=self._probe, vfs=disk.name)
+        self.database = Database.open(data, maintenance=self._maintenance, probe=self._probe, vfs=disk.name)
 
     def _probe(self, point: str) -> None:
         is_failing = point == self.failing_point
@@ -88,7 +88,7 @@ class Stage:
             error, self.failing_write = self.failing_write, None
             raise error
 
-    def _tidy(self, connection: apsw.Connection) -> None:
+    def _maintenance(self, connection: apsw.Connection) -> None:
         self.open_after.append(connection.in_transaction)
         if self.other is not None:
             self.other.close()
@@ -182,7 +182,7 @@ async def test_an_erasure_that_a_kill_prevented_is_made_up_for(
     erasing: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many jobs of the group erase, and whichever. The files are as a kill after the commit leaves them."""
-    monkeypatch.setattr("holdfast.storage.writer._QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
     gate, is_copied, killed = Gate(), list[bool](), tmp_path / "killed"
 
     def probe(point: str) -> None:

@@ -18,13 +18,13 @@ from holdfast.lockfile import LOCK_NAME, directory_id, read_owner, write_owner
 from holdfast.storage import data_directory, event_log, vacuum
 from holdfast.storage import database as checks
 from holdfast.storage import database as modes
-from holdfast.storage.database import open_to_others
+from holdfast.storage.database import find_exposed_files
 from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.tables import may_keep
+from holdfast.storage.tables import is_cacheable
 from holdfast.testing.conformance import Desk, ManualClock, message, run
-from holdfast.testing.detach import DATABASE, WAL
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
+from trials.replaced_data_directory import DATABASE, WAL
 
 BITS = [0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001]
 PLACES = {
@@ -57,12 +57,12 @@ def test_each_bit_of_a_mode_by_itself(name: str, tmp_path: Path) -> None:
     base = 0o600 if is_file else 0o700
     for bit in BITS:
         path.chmod(base | bit)
-        found = open_to_others(data)
+        found = find_exposed_files(data)
         expected = [(str(path), base | bit, base)] if bit & PLACES[name] else []
         assert [(item.path, item.mode, item.wanted) for item in found] == expected, oct(bit)
         for item in found:
-            assert ("may change it" if bit & 0o022 else "may read it") in item.what
-            assert f"mode {base | bit:o}" in item.what
+            assert ("may change it" if bit & 0o022 else "may read it") in item.description
+            assert f"mode {base | bit:o}" in item.description
 
 
 def test_links_are_not_followed_and_missing_files_are_passed_over(
@@ -74,13 +74,13 @@ def test_links_are_not_followed_and_missing_files_are_passed_over(
     (tmp_path / "loose").chmod(0o666)
     (data / "link").symlink_to(tmp_path / "loose")
     (data / "broken").symlink_to(tmp_path / "nothing")
-    assert open_to_others(data) == []
-    assert open_to_others(tmp_path / "missing") == []
+    assert find_exposed_files(data) == []
+    assert find_exposed_files(tmp_path / "missing") == []
     for number in range(5):
         (data / f"file{number}").touch()
         (data / f"file{number}").chmod(0o644)
-    monkeypatch.setattr(modes, "_MOST", 3)
-    assert [os.path.basename(item.path) for item in open_to_others(data)] == ["file0", "file1", "file2"]
+    monkeypatch.setattr(modes, "_MAX_REPORTED", 3)
+    assert [os.path.basename(item.path) for item in find_exposed_files(data)] == ["file0", "file1", "file2"]
 
 
 def test_loose_modes_are_reported_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytes
     first = data_directory.Claims(tmp_path)
     first.claim_file(tmp_path)
     for holder, is_refused in ((("1", me + 1), False), (("1", me), True), (("unknown", None), True)):
-        monkeypatch.setattr(data_directory, "_holder", lambda _, holder=holder: holder)
+        monkeypatch.setattr(data_directory, "_socket_owner", lambda _, holder=holder: holder)
         second = data_directory.Claims(tmp_path)
         if is_refused:
             with pytest.raises(DataDirectoryBusy, match=f"process {holder[0]}"):
@@ -226,11 +226,11 @@ def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_the_holder_of_a_claim_is_asked_of_the_kernel() -> None:
     name = f"\0holdfast-test/{os.getpid()}".encode()
-    assert data_directory._holder(name) == ("unknown", None)
+    assert data_directory._socket_owner(name) == ("unknown", None)
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(name)
         held.listen(1)
-        assert data_directory._holder(name) == (str(os.getpid()), os.getuid())
+        assert data_directory._socket_owner(name) == (str(os.getpid()), os.getuid())
 
 
 # The path shows other files than those that are open: each clause by itself.
@@ -277,7 +277,7 @@ async def test_a_log_that_is_overwritten_is_noticed_until_it_is_needed_no_longer
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.storage.writer.LOG_PAGES", 1)
+        patch.setattr("holdfast.storage.writer.WAL_PAGES", 1)
         await desk.admit("r1")
         # Is done when what comes between groups is.
         await ledger.database.write(lambda _: None, sync=False)
@@ -321,7 +321,7 @@ async def test_a_small_or_unclean_database_is_read_whole(
     body = bytearray((data / DATABASE).read_bytes())
     body[place + 1 : place + 8] = b"\xa5" * 7
     (data / DATABASE).write_bytes(body)
-    monkeypatch.setattr(checks, "_SMALL", len(body) + limit)
+    monkeypatch.setattr(checks, "_FULL_CHECK_LIMIT", len(body) + limit)
     if is_found:
         with pytest.raises(DatabaseDamaged):
             SqliteLedger(data)
@@ -331,8 +331,8 @@ async def test_a_small_or_unclean_database_is_read_whole(
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (2,), (1, 2), (2, 1), (1, 1)])
 def test_a_value_of_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.storage.tables._LARGE", 2)
-    assert may_keep(*("x" * size for size in sizes)) == (max(sizes) < 2)
+    monkeypatch.setattr("holdfast.storage.tables._CACHEABLE_BYTES", 2)
+    assert is_cacheable(*("x" * size for size in sizes)) == (max(sizes) < 2)
 
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
@@ -346,7 +346,7 @@ async def test_pruning_keeps_up_in_bounded_steps(
 ) -> None:
     """After every `size` numbers at most twice as many events are removed, down to those that are kept."""
     for module in (event_log,):
-        monkeypatch.setattr(module, "PASS", size)
+        monkeypatch.setattr(module, "PRUNE_INTERVAL", size)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=kept))
     desk = await Desk.with_session(ledger)
     held = 1
@@ -366,7 +366,7 @@ async def test_pruning_keeps_up_in_bounded_steps(
 
 async def test_pruning_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (event_log,):
-        monkeypatch.setattr(module, "PASS", 4)
+        monkeypatch.setattr(module, "PRUNE_INTERVAL", 4)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=1))
     desk = await Desk.with_session(ledger)
     prune = event_log.EventLog.prune
@@ -408,7 +408,7 @@ async def test_a_prompt_of_any_length_comes_back_from_every_read(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long ones stand apart; the row is rewritten at each step."""
-    monkeypatch.setattr("holdfast.storage.tables._LONG", 1)
+    monkeypatch.setattr("holdfast.storage.tables._INLINE_PROMPT_LIMIT", 1)
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)
     prompt = "x" * length
@@ -435,9 +435,9 @@ async def test_free_pages_are_given_back_in_steps_down_to_those_spared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing spared and steps of one page, every free page leaves the file."""
-    monkeypatch.setattr(vacuum, "SPARE", 0)
-    monkeypatch.setattr(vacuum, "_STEP", 1)
-    monkeypatch.setattr("holdfast.storage.writer._QUIET_SECONDS", 0.001)
+    monkeypatch.setattr(vacuum, "SPARE_PAGES", 0)
+    monkeypatch.setattr(vacuum, "_PAGES_PER_STEP", 1)
+    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.001)
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)
     await desk.put(message("m", "x" * 100_000))

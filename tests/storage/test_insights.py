@@ -21,7 +21,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.usage import ModelUse, Stats
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.stats import _Tally
+from holdfast.storage.stats import _StatsBuilder
 from holdfast.testing.conformance import Desk, run, session
 
 
@@ -29,7 +29,7 @@ from holdfast.testing.conformance import Desk, run, session
 def test_an_answer_that_was_cut_says_nothing_about_how_long_answers_take(reason: FinishReason, seconds: int) -> None:
     parts = (TextPart(Text("so")), FinishPart(Finish(reason, 1_007)))
     message = Message(parts, MessageId("m"), "assistant", SessionId("s"), "big", "acme", 1_000, 1_007)
-    tally = _Tally(0)
+    tally = _StatsBuilder(0)
     tally.add_message(msgspec.json.encode(message))
     found = tally.result(())
     assert found.response_seconds == seconds

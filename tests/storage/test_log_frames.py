@@ -81,7 +81,7 @@ async def test_one_failed_call_around_commits_of_any_size_stops_nothing_for_good
     """Each call that looks at the files, or that a checkpoint makes, fails once: a small and a large commit are stored
     afterwards, whatever came before. With a log of one page there is a checkpoint after every commit.
     """
-    monkeypatch.setattr(writer, "LOG_PAGES", log_pages)
+    monkeypatch.setattr(writer, "WAL_PAGES", log_pages)
 
     fault = Fault("frames", applies=in_the_writer)
     failed = set()

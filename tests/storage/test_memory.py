@@ -11,7 +11,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
 from holdfast.testing.conformance import Desk
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 WRITE = Write((PATCH,))

@@ -57,7 +57,7 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.ports import Ledger
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 NAME = "r"
 STATES: dict[str, tuple[Operation, ...]] = {
@@ -221,12 +221,12 @@ def about(said: list[DurableEvent], stored: Run) -> list[str]:
     found: list[str] = []
     for event in said:
         if isinstance(event, RunEvent):
-            payload = event.payload.payload
+            payload = event.change.object
             if payload.run_id == stored.run_id:
                 assert payload == msgspec.structs.replace(stored, prompt="")
                 found.append(payload.run_id)
         elif isinstance(event, RunCompleteEvent):
-            end = event.payload.payload
+            end = event.change.object
             assert (end.outcome, end.cancelled) == (stored.outcome, stored.outcome == "cancelled")
             assert (end.error, end.message_id, end.folded_into) == (
                 stored.error,
@@ -283,7 +283,7 @@ async def test_a_removed_interrupt_gives_back_what_it_marked(state: str, desk: D
     await desk.do(Admit(msgspec.structs.replace(run("new"), delivery="interrupt"), b""), sync=False)
     receipt = await desk.do(RemoveRun(RunId("new"), (ID,)), sync=False)
     assert isinstance(receipt.entries[0].event, RunEvent)
-    assert receipt.entries[0].event.payload.type == "deleted"
+    assert receipt.entries[0].event.change.type == "deleted"
     after = await desk.ledger.run(desk.id, ID)
     assert await desk.ledger.run(desk.id, RunId("new")) is None
     if before is None or after is None or state == "ended":
@@ -340,7 +340,7 @@ async def test_a_family_with_an_open_run_is_not_deleted(state: str, place: str, 
         assert await desk.refused(DeleteSession(SessionId("s"))) == "busy"
         return
     receipt = await desk.do(DeleteSession(SessionId("s")), sync=False)
-    assert [entry.event.payload.payload.id for entry in receipt.entries] == ["grandchild", "child", "s"]  # type: ignore[union-attr]
+    assert [entry.event.change.object.id for entry in receipt.entries] == ["grandchild", "child", "s"]  # type: ignore[union-attr]
     assert [item.id for item in await desk.ledger.sessions(desk.id)] == ["bystander"]
     if state == "ended":
         assert await desk.refused(Admit(run(NAME, session="bystander"), b"")) == "run_exists"

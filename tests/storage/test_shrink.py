@@ -14,18 +14,18 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteMessage, DeleteSession, PutMessage
 from holdfast.storage import vacuum
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.vacuum import LOG_BYTES, IncrementalVacuum
+from holdfast.storage.vacuum import WAL_SIZE_LIMIT, IncrementalVacuum
 from holdfast.testing.conformance import Desk, message, session
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
 
-SPARE = 100
+SPARE_PAGES = 100
 PATIENCE = 20.0
 LONG = "x" * 200_000
 
 
 @pytest.fixture(autouse=True)
 def _little_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vacuum, "SPARE", SPARE)
+    monkeypatch.setattr(vacuum, "SPARE_PAGES", SPARE_PAGES)
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ async def test_r11_the_file_shrinks_by_itself_when_sessions_are_deleted(ledger: 
     before, _ = await ledger.database.read(pages)
     await empty(desk)
     async with asyncio.timeout(PATIENCE):
-        while (await ledger.database.read(pages))[1] > SPARE:
+        while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
     after, _ = await ledger.database.read(pages)
-    assert before - after > 40 * len(LONG) // 4_096 - SPARE
+    assert before - after > 40 * len(LONG) // 4_096 - SPARE_PAGES
     assert await ledger.messages(desk.id, SessionId("stays")) == kept
     await ledger.close()
     assert (tmp_path / "holdfast.db").stat().st_size == after * 4_096
@@ -92,7 +92,7 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     # Is written when all that is done in between has been done.
     await ledger.database.write(lambda _: None, sync=False)
     after, free = await ledger.database.read(pages)
-    assert free > SPARE
+    assert free > SPARE_PAGES
     assert after >= before
 
 
@@ -136,7 +136,7 @@ async def test_power_may_fail_at_any_step(tmp_path: Path, monkeypatch: pytest.Mo
     kept = await ledger.messages(desk.id, SessionId("stays"))
     await empty(desk)
     async with asyncio.timeout(PATIENCE):
-        while (await ledger.database.read(pages))[1] > SPARE:
+        while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
     await ledger.close()
     assert states
@@ -157,14 +157,14 @@ async def test_r11_a_log_that_a_huge_write_made_long_is_cut(ledger: SqliteLedger
     # It begins anew with the first write after all of it is in the database.
     for number in range(3):
         await desk.put(message(f"m{number}"))
-    assert (tmp_path / "holdfast.db-wal").stat().st_size <= LOG_BYTES
+    assert (tmp_path / "holdfast.db-wal").stat().st_size <= WAL_SIZE_LIMIT
 
 
 async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
     ledger: SqliteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program reads the log, so that it cannot be erased; then the server is killed."""
-    monkeypatch.setattr("holdfast.storage.writer._LONGEST_ERASE_MS", 0)
+    monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 0)
     desk = await Desk.with_session(ledger)
     await desk.do(CreateSession(session("gone")))
     for number in range(20):

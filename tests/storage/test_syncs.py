@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.config.atomic_files import Unwritable, replace
+from holdfast.atomic_files import FileUnwritable, replace_file
 from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
@@ -26,16 +26,16 @@ from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import Desk
-from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
+from storage.faulty_disk import FaultyDisk
 from storage.syncs import Call, Record
 
 SOURCE = Path(holdfast.__file__).parent
 
 WRITERS = {
     # Whole and lasting; each has a test below.
-    "config/atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
+    "atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
     "server/http/token_auth.py": "the token: whole, and the directory is synced",
     "storage/schema.py": "the database: whole, and the directory is synced",
     # Whole: the old file or the new one. Which one a power cut leaves is open.
@@ -47,10 +47,9 @@ WRITERS = {
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/main.py": "standard output",
+    "cli/console/standard_streams.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
-    "providers/catalog_refresh.py": "a catalogue that can be fetched again",
     "server/web/web_app.py": "a note of open pages: without it they need a new link",
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",
@@ -123,7 +122,7 @@ LASTING: dict[str, tuple[str, Callable[[Path], object]]] = {
         lambda folder: Credentials(str(folder / "credentials.json"), {}).put_token("acme", Token("abc")),
     ),
     "token": ("token", read_or_make_token),
-    "any small file": ("file", lambda folder: replace(str(folder / "file"), b"new")),
+    "any small file": ("file", lambda folder: replace_file(str(folder / "file"), b"new")),
 }
 
 
@@ -149,8 +148,8 @@ def test_a_small_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, mon
     for call in ("fsync", "replace", "fchmod"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, _refuse)
-            with pytest.raises(Unwritable):
-                replace(str(tmp_path / "file"), b"new")
+            with pytest.raises(FileUnwritable):
+                replace_file(str(tmp_path / "file"), b"new")
         assert os.listdir(tmp_path) == ["file"]
         assert (tmp_path / "file").read_text() == "old"
 
@@ -172,7 +171,7 @@ def _put(draft: AtomicWrite, data: bytes) -> None:
     draft.add(data[:1])
     draft.add(data[1:])
     draft.finish()
-    draft.put()
+    draft.publish()
 
 
 @pytest.mark.parametrize("is_new", [True, False])

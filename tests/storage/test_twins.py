@@ -37,18 +37,18 @@ from holdfast.domain.runs import Attachment, Brief
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 LOWEST = {
-    "runs._LONG": 0,
-    "large._LARGE": 0,
-    "reserve.LOG_PAGES": 1,
-    "writer.LOG_PAGES": 1,
-    "shrink.SPARE": 0,
-    "shrink._STEP": 1,
-    "database.LOG_BYTES": 1,
+    "tables._INLINE_PROMPT_LIMIT": 0,
+    "tables._CACHEABLE_BYTES": 0,
+    "data_directory.WAL_PAGES": 1,
+    "writer.WAL_PAGES": 1,
+    "vacuum.SPARE_PAGES": 0,
+    "vacuum._PAGES_PER_STEP": 1,
+    "database.WAL_SIZE_LIMIT": 1,
     "database._READERS": 1,
-    "checks._SMALL": 0,
+    "database._FULL_CHECK_LIMIT": 0,
 }
 
 

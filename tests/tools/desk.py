@@ -20,7 +20,7 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 
 
@@ -98,7 +98,7 @@ class Desk:
     ) -> "Desk":
         tapes: list[Tape] = []
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             tapes.append(Tape(outlet))
             return tapes[0]
 
@@ -106,7 +106,7 @@ class Desk:
         info = ModelInfo("test", "plain", supports_images=takes_images)
         model = FixedModels(ScriptedModel(self._script, info=info))
         tools = _Tools(BuiltinTools(needs), self)
-        parts = WorkspaceParts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), tap)
+        parts = WorkspaceParts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), wrap_outlet)
         workspace: Workspace = await open_workspace(str(self.root), parts)
         session = await workspace.sessions.create("Test")
         self._worlds = [World(workspace, tapes[0], session.id, ledger)]
@@ -131,7 +131,7 @@ class Desk:
     async def call_in(self, session: SessionId | None, tool: str, arguments: dict[str, object]) -> ToolResult:
         self._next = (Call(tool, json.dumps(arguments)),)
         run = await self.world.prompt("go", session=session)
-        await self.world.workspace.engine.until_quiet(session or self.world.session)
+        await self.world.workspace.engine.wait_until_idle(session or self.world.session)
         assert self.world.end_of(run.run_id).outcome == "completed"
         return results_of(await self.world.messages(session))[-1]
 

@@ -12,7 +12,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import AddFile, MarkRead, Operation, Receipt
-from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolOutcome
+from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["Direct", "struct_of"]
@@ -30,7 +30,7 @@ class Direct:
         self.answers: tuple[QuestionAnswer, ...] | None = None
         self.permits: list[Permit] = []
         self.inquiries: list[Inquiry] = []
-        self.errands: list[Errand] = []
+        self.subagent_tasks: list[SubagentTask] = []
         self.operations: list[Operation] = []
         self.said: list[str] = []
         self.now = 1_700_000_000_000
@@ -77,8 +77,8 @@ class Direct:
         self.inquiries.append(inquiry)
         return self.answers
 
-    async def send(self, errand: Errand) -> str:
-        self.errands.append(errand)
+    async def run_subagent(self, task: SubagentTask) -> str:
+        self.subagent_tasks.append(task)
         return "said by the helper"
 
     def say(self, text: str) -> None:

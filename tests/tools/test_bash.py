@@ -18,13 +18,13 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import World
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.shell_call import Shell
+from trials.hostile_commands import new_token, survivors
 
 GRACE = 0.2
 LONG, SOON = 3_600.0, 0.05
@@ -69,7 +69,7 @@ class Desk:
         tools = (self.bash, JobOutputTool(self.jobs), JobKill(self.jobs))
         settings = EngineSettings(titles=False, grace=GRACE, margin=30)
         model = ScriptedModel(self._script)
-        parts: dict[str, Any] = {"fault_of": self.jobs.fault_of, "farewell": self.jobs.end_run}
+        parts: dict[str, Any] = {"completion_error": self.jobs.fault_of, "cleanup": self.jobs.end_run}
         self._worlds = [await World.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
         return self
 
@@ -451,7 +451,7 @@ async def test_another_session_does_not_see_a_job(desk: Desk) -> None:
     other = await desk.world.workspace.sessions.create("Other")
     desk._next = (Call("job_output", '{"shell_id": "001"}'),)
     await desk.world.prompt("go", session=other.id)
-    await desk.world.workspace.engine.until_quiet(other.id)
+    await desk.world.workspace.engine.wait_until_idle(other.id)
     [result] = results_of(await desk.world.messages(other.id))
     assert result.is_error
     assert "There are none" in result.content

@@ -90,7 +90,7 @@ async def of_agent(place: Place) -> set[str]:
     assert (await call("agent", prompt="look")).content == "said by the helper"
     await call("agent", prompt="look", agent="")
     await call("agent", prompt="look", agent=" @reviewer ")
-    sent = [(errand.title, errand.kind) for errand in call.errands]
+    sent = [(task.title, task.kind) for task in call.subagent_tasks]
     assert sent == [("New Agent Session", "task")] * 2 + [("Reviewer", "agent:Reviewer")]
     assert "There is: Reviewer." in await call.text("agent", prompt="look", agent="x")
     return {"agent"}
@@ -101,8 +101,8 @@ async def of_agentic_fetch(place: Place) -> set[str]:
     await call("agentic_fetch", prompt="why?")
     await call("agentic_fetch", prompt="why?", url="")
     await call("agentic_fetch", prompt="why?", url="https://example.org/a")
-    assert [errand.prompt for errand in call.errands] == ["why?"] * 2 + ["Begin with https://example.org/a\n\nwhy?"]
-    assert {(errand.title, errand.kind) for errand in call.errands} == {("Fetch Analysis", "fetch")}
+    assert [task.prompt for task in call.subagent_tasks] == ["why?"] * 2 + ["Begin with https://example.org/a\n\nwhy?"]
+    assert {(task.title, task.kind) for task in call.subagent_tasks} == {("Fetch Analysis", "fetch")}
     shown = [(permit.description.rpartition(": ")[2], permit.params) for permit in call.permits]
     assert shown[0] == shown[1] == ("why?", {"prompt": "why?"})
     assert shown[2][1] == {"prompt": "why?", "url": "https://example.org/a"}

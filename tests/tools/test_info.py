@@ -43,7 +43,7 @@ async def test_todos_replace_the_list(desk: Desk) -> None:
         "total": 3,
     }
     assert [todo.status for todo in await stored(desk)] == ["completed", "in_progress", "pending"]
-    events = [event.payload.payload for _, event in desk.world.tape.events if isinstance(event, SessionEvent)]
+    events = [event.change.object for _, event in desk.world.tape.events if isinstance(event, SessionEvent)]
     assert any(len(session.todos) == 3 for session in events)
     assert "empty" in (await desk.does("todos", todos=[])).content
     assert list(await stored(desk)) == []

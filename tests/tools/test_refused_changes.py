@@ -10,7 +10,7 @@ from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.files import Origin
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import AddFile, Answer, Write
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import atomic_write
 from tools.desk import Desk

@@ -11,16 +11,16 @@ import pytest
 from holdfast.domain.tools import Permit
 from holdfast.extensions import markdown_dir
 from holdfast.extensions.search_paths import SearchPath
-from holdfast.testing.swaps import SECRET, Swapped, exchange, try_swap
 from holdfast.tools import ls
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import open_files
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process.child_process import Child, spawn
 from holdfast.workspace.project_context import context_files, context_places
 from holdfast.workspace.search.fallback_scan import walk
 from tools.desk import Desk
+from trials.link_swaps import SECRET, Swapped, exchange, try_swap
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_ls_stays_below_the_directory_it_has_opened(place: Swapped, monkey
 @pytest.mark.usefixtures("_way")
 def test_our_own_walk_stays_below_the_directory_it_has_opened(place: Swapped) -> None:
     handle = os.open(place.root, os.O_RDONLY)
-    found = walk(handle, str(place.root), Ignore(str(place.root)))
+    found = walk(handle, str(place.root), IgnoreRules(str(place.root)))
     assert next(found) == "d/f.txt"
     exchange(*place.pairs[1])
     assert not [path for path in found if SECRET in path]

@@ -11,7 +11,6 @@ import pytest
 
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.settings import ToolSettings
-from holdfast.testing.escapes import git
 from holdfast.tools import agent, view
 from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob
@@ -22,6 +21,7 @@ from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.child_process import Child
 from holdfast.workspace.search.search import FoundFiles, FoundText, GrepRequest, Match, Search, Searcher
 from tools.direct import Direct
+from trials.sandbox_escapes import git
 from workspace.test_search_ways import Played
 
 PNG = b"\x89PNG\r\n\x1a\n and more"

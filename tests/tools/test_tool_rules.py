@@ -236,7 +236,7 @@ async def test_helpers_need_a_prompt(root: Path) -> None:
         assert "The prompt is empty" in await call.text(name, prompt=" \n")
     assert "There are none." in await call.text("agent", prompt="x", agent="y")
     assert "error" in await call.text("agentic_fetch", prompt="x", url="ftp://x")
-    assert (call.errands, call.permits) == ([], [])
+    assert (call.subagent_tasks, call.permits) == ([], [])
 
 
 async def test_helpers_do_not_reach_private_places(root: Path) -> None:

@@ -27,7 +27,7 @@ async def take_back(desk: Desk, path: str = "", run: str = "", *, force: bool = 
         await desk.files(),
         root=str(desk.root),
         record=record,
-        now_ms=engine.outside.clock.now_ms,
+        now_ms=engine.clock.now_ms,
         new_id=lambda: f"undo-{next(_ids)}",
     )
 

@@ -22,7 +22,7 @@ class _Open:
 
 async def ask(desk: Desk, **said: Any) -> UndoReport:  # noqa: ANN401
     opened = cast(Any, _Open(desk))
-    call = Request(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_desk=opened)
+    call = Request(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_handle=opened)
     return await undo_changes(call)
 
 

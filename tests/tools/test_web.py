@@ -163,8 +163,8 @@ async def test_what_is_no_text_or_too_long_is_known_by_its_digest(
     desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """It can be taken back too, but not what somebody has made of it since: no history could give that back."""
-    monkeypatch.setattr("holdfast.tools.download.MOST_BYTES", most)
-    monkeypatch.setattr("holdfast.workspace.files.undo._LARGEST", most)
+    monkeypatch.setattr("holdfast.tools.download.MAX_FILE_BYTES", most)
+    monkeypatch.setattr("holdfast.workspace.files.undo._MAX_TEXT_SIZE", most)
     await desk.does("download", url=f"{web.url}/file.bin", file_path="f.bin")
     before, after = await desk.versions()
     assert before == ("f.bin", 0, None)

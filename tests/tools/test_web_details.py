@@ -10,7 +10,7 @@ import html_to_markdown
 import pytest
 
 from holdfast.domain.errors import PermissionDenied, ToolError
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
@@ -249,7 +249,7 @@ async def test_the_limit_of_a_download(root: Path, web: WebServer, has_length: b
 async def test_how_much_of_a_download_is_in_the_history(
     root: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "MOST_BYTES", 10)
+    monkeypatch.setattr(download, "MAX_FILE_BYTES", 10)
     call = await caller(root)
     for size in (10, 11):
         web.page("/", b"y" * size, "text/plain")

@@ -106,7 +106,7 @@ async def test_write_keeps_the_old_and_the_new_content(desk: Desk) -> None:
     await desk.call("view", file_path="a.txt")
     await desk.call("write", file_path="a.txt", content="new")
     assert await desk.versions() == [("a.txt", 0, "one\ntwo\nthree\n"), ("a.txt", 1, "new")]
-    events = [event.payload.payload for _, event in desk.world.tape.events if isinstance(event, FileEvent)]
+    events = [event.change.object for _, event in desk.world.tape.events if isinstance(event, FileEvent)]
     assert [file.version for file in events] == [0, 1]
     assert len({file.id for file in events}) == 2
 

@@ -12,6 +12,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from holdfast.domain.ids import MessageId, ToolCallId
+from holdfast.domain.line_diff import changed_span, count_changes, diff_lines, pair_columns, parse_unified_diff
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -31,7 +32,6 @@ from holdfast.tui.attachments import LARGEST, TooLarge, attached, best, mention_
 from holdfast.tui.block_render import code_of_block, marked, text_of_block
 from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.line_diff import changed_span, counted, diff_of, paired, parsed
 from holdfast.tui.palette import DARK, PLAIN, Palette
 from holdfast.tui.slash_commands import COMMANDS
 from tui.painted import CALL, drawn, message, shown
@@ -47,7 +47,7 @@ def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
     dice = random.Random(3)
     for _ in range(300):
         old, new = texts(dice), texts(dice)
-        lines = diff_of(old, new, context=100)
+        lines = diff_lines(old, new, context=100)
         if old == new:
             assert lines == []
             continue
@@ -57,7 +57,7 @@ def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
         for line in shown:
             assert not line.old or old.splitlines()[line.old - 1] == line.text
             assert not line.new or new.splitlines()[line.new - 1] == line.text
-        sides = paired(shown)
+        sides = pair_columns(shown)
         assert [left.text for left, _ in sides if left] == old.splitlines()
         assert [right.text for _, right in sides if right] == new.splitlines()
 
@@ -65,18 +65,20 @@ def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
 def test_far_lines_are_left_out_and_others_diffs_understood() -> None:
     old = [f"line {number}\n" for number in range(40)]
     new = [*old[:5], "changed\n", *old[6:30], *old[31:]]
-    lines = diff_of("".join(old), "".join(new))
-    assert counted(lines) == (1, 2)
+    lines = diff_lines("".join(old), "".join(new))
+    assert count_changes(lines) == (1, 2)
     assert sum(line.kind == "hunk" for line in lines) == 2
     made = "".join(unified_diff(old, new, "a", "b"))
-    assert [(line.kind, line.text, line.old, line.new) for line in parsed(made)] == [
+    assert [(line.kind, line.text, line.old, line.new) for line in parse_unified_diff(made)] == [
         (line.kind, line.text, line.old, line.new) for line in lines
     ]
 
 
 @pytest.mark.parametrize("width", [12, 40, 120, 200])
 def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
-    lines = diff_of("short\n日本語の長い行" + "x" * 300 + "\n\tend\n", "short\nother " + "y" * 300 + "\n\tend\x1b[2J\n")
+    lines = diff_lines(
+        "short\n日本語の長い行" + "x" * 300 + "\n\tend\n", "short\nother " + "y" * 300 + "\n\tend\x1b[2J\n"
+    )
     console = Console(width=width, color_system=None)
     for split in (None, True, False):
         drawn = console.render_lines(DiffView(lines, DARK, split=split), console.options, pad=False)
@@ -86,7 +88,7 @@ def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
 
 
 def test_two_columns_where_there_is_room() -> None:
-    lines = diff_of("one\ntwo\n", "one\nTWO\n")
+    lines = diff_lines("one\ntwo\n", "one\nTWO\n")
     console = Console(width=120, color_system=None)
     wide = ["".join(part.text for part in line) for line in console.render_lines(DiffView(lines, DARK), pad=False)]
     assert any("-two" in line and "+TWO" in line for line in wide)
@@ -97,7 +99,7 @@ def test_two_columns_where_there_is_room() -> None:
 @pytest.mark.parametrize("split", [True, False])
 def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
     """On the backgrounds that say what came and went; and not a character is another than without them."""
-    lines = diff_of('def f():\n\treturn "one"\n', 'def f():\n\treturn "two"  # \x1b[2J\ufeff\n')
+    lines = diff_lines('def f():\n\treturn "one"\n', 'def f():\n\treturn "two"  # \x1b[2J\ufeff\n')
     console = Console(width=120)
     options = console.options
 

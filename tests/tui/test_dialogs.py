@@ -32,7 +32,7 @@ QUESTIONS: list[dict[str, Any]] = [
     },
     {
         "type": "multi_choice",
-        "question": "ServerLocation?",
+        "question": "Where?",
         "label": "Systems",
         "description": "Where it shall run.",
         "choices": [{"id": "l", "label": "Linux"}, {"id": "m", "label": "macOS"}],
@@ -123,7 +123,7 @@ async def test_questions_are_answered_together() -> None:
         await screen.asks(QuestionPanel)
         assert "PostgreSQL [big]" in screen.picture()
         await screen.pilot.press("tab", "2", "enter")
-        await screen.until(lambda: "ServerLocation?" in screen.picture(), "the second question")
+        await screen.until(lambda: "Where?" in screen.picture(), "the second question")
         await screen.pilot.press("down", "space", "enter")
         await screen.shows('It said: Q1: Which database? User selected: ["p"]')
         await screen.shows('Q2: Where? User selected: ["m"]')

@@ -16,9 +16,9 @@ import pytest_asyncio
 from client.every_event import TYPES, event_of
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, attended, where_of
+from e2e.tool_client import ToolClient
 from holdfast.domain.ids import SessionId
 from holdfast.tui.server_connection import ServerConnection
-from walks.hands import Hands
 
 LIVE = {"agent_event", "attached", "lsp_event", "mcp_event", "message_delta", "message_part", "tool_output"}
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def one() -> AsyncIterator[Hands]:
+async def one() -> AsyncIterator[ToolClient]:
     async with attended() as made:
         yield made
 
@@ -34,7 +34,7 @@ async def one() -> AsyncIterator[Hands]:
 class Watched:
     """A link, and a way to wait for its changes."""
 
-    def __init__(self, one: Hands) -> None:
+    def __init__(self, one: ToolClient) -> None:
         self._news = asyncio.Event()
         self.link = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
 
@@ -59,7 +59,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def _links(one: Hands, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Watched, Watched]]:
+async def _links(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Watched, Watched]]:
     scene = Scene(one, await one.session(), lossy(patch))
     missing, seeing = Watched(one), Watched(one)
     try:
@@ -75,7 +75,7 @@ async def _links(one: Hands, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[S
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_what_was_missed_is_made_up_for(name: str, one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[name]
     async with _links(one, monkeypatch) as (scene, seeing, missing):
         await scenario.before(scene)
@@ -123,7 +123,7 @@ async def test_every_type_of_event_has_a_row() -> None:
     assert set(TYPES) == EFFECTS.keys() | NONE
 
 
-async def test_every_event_changes_what_is_shown(one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_event_changes_what_is_shown(one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is delivered to a connection of its own session, behind the number it has seen."""
     async with _links(one, monkeypatch) as (scene, _, watched):
         link = watched.link

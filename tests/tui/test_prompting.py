@@ -8,12 +8,12 @@ from textual import events
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage, RunPatch
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.composer import Completer
 from holdfast.tui.widgets.queue_panel import QueuePanel
 from server.helpers import EchoModel, FeedModel, prompt
+from trials.hostile_commands import new_token, survivors
 from tui.looking import Screen, looking, standing
 
 

@@ -28,7 +28,7 @@ ANSWER = """Here is what I found.
 
 ## The parser
 
-It lives in `src/server/serve.py` and has **two** passes:
+It lives in `src/app.py` and has **two** passes:
 
 1. tokenise
 2. build the tree
@@ -40,7 +40,7 @@ def parse(text: str) -> Tree:
 
 | file | lines |
 |---|---|
-| server/serve.py | 7 |
+| app.py | 7 |
 """
 TODOS = [
     {"content": "Read the parser", "status": "completed", "active_form": "Reading"},
@@ -61,10 +61,8 @@ def act(name: str, **arguments: object) -> Call:
 
 
 def steps() -> Sequence[Step]:
-    edit = act(
-        "edit", file_path="src/server/serve.py", old_string="    return build(tokens)\n", new_string="    return tree\n"
-    )
-    first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/server/serve.py"))
+    edit = act("edit", file_path="src/app.py", old_string="    return build(tokens)\n", new_string="    return tree\n")
+    first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/app.py"))
     return [
         Step((*first, act("view", file_path="missing.py"))),
         Step((act("todos", todos=TODOS),)),
@@ -120,11 +118,11 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
     async with standing(ScriptedModel(steps())) as (_, server):
         project = Path(server.place.project())
         (project / "src").mkdir()
-        (project / "src" / "server/serve.py").write_text(SOURCE)
+        (project / "src" / "app.py").write_text(SOURCE)
         async with looking(server, size=size) as screen:
             await settled(screen)
             compare(screen, f"{name}-welcome")
-            await screen.write("How does the parser work?\nMind @src/server/serve.py.")
+            await screen.write("How does the parser work?\nMind @src/app.py.")
             await screen.asks(ApprovalPanel)
             await screen.settles()
             await screen.until(lambda: "letters begin a prompt" in screen.picture(), "the hints of an active request")

@@ -179,14 +179,14 @@ async def test_a_provider_that_is_asked_again_is_said() -> None:
         await model.asked.wait()
         session = screen.app.link.session
         assert session is not None
-        engine = server.hub.desks[0].workspace.engine
+        engine = server.manager.handles[0].workspace.engine
         notice = AgentNotice("retrying", "The provider is busy: again in 3 s.", session_id=session)
-        engine.outside.outlet.publish_live(AgentEvent(Change("updated", notice)))
+        engine.outlet.publish_live(AgentEvent(Change("updated", notice)))
         await screen.until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")
         model.words.put_nowait("here")
         await screen.until(lambda: "Writing" in screen.line("activity"), "it goes on")
         instead = AgentNotice("fallback", "There is no such model.", session_id=session)
-        engine.outside.outlet.publish_live(AgentEvent(Change("updated", instead)))
+        engine.outlet.publish_live(AgentEvent(Change("updated", instead)))
         await screen.said("There is no such model.")
 
 

@@ -12,6 +12,7 @@ from textual.theme import Theme
 from holdfast.client.locate import ServerLocation
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
+from holdfast.domain.line_diff import diff_lines
 from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
@@ -20,7 +21,6 @@ from holdfast.tui.block_render import activity_of
 from holdfast.tui.blocks import Card, Prose, body_of
 from holdfast.tui.diff_render import DiffView
 from holdfast.tui.keys import hints
-from holdfast.tui.line_diff import diff_of
 from holdfast.tui.palette import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
@@ -58,7 +58,7 @@ def test_an_answer_stands_close_together() -> None:
 def test_a_change_can_be_read_to_the_end_of_its_lines(split: bool) -> None:
     """What stands behind the edge of the screen would be done, too."""
     new = "x = 1" + " " * 100 + "; import os; os.system('evil')  # 日本語日本語日本語"
-    lines = diff_of("x = 1\n", new + "\n")
+    lines = diff_lines("x = 1\n", new + "\n")
     console = Console(width=40, color_system=None)
     lines_drawn = console.render_lines(DiffView(lines, DARK, split=split, wraps=True, name="a.py"), pad=False)
     rows = ["".join(part.text for part in line) for line in lines_drawn]
@@ -72,7 +72,7 @@ def test_a_line_that_is_cut_says_so(long: str) -> None:
     """Also where the cut falls between two pieces of it."""
     for width in range(12, 6 + len(long) + 1):
         console = Console(width=width, color_system=None)
-        change = DiffView(diff_of("", f"{long}\n"), DARK, split=False, name="a.py")
+        change = DiffView(diff_lines("", f"{long}\n"), DARK, split=False, name="a.py")
         first = console.render_lines(change, pad=False)[0]
         assert "".join(part.text for part in first).rstrip().endswith("…")
 
@@ -181,7 +181,7 @@ async def test_a_question_is_seen_with_its_answers() -> None:
         await screen.write("ask me")
         await screen.asks(QuestionPanel)
         for number in range(1, 5):
-            name = "Which database?" if number % 2 else "ServerLocation?"
+            name = "Which database?" if number % 2 else "Where?"
             await screen.until(lambda text=f"{name}   ({number} of 4)": text in screen.picture(), name)  # type: ignore[misc]
             await screen.until(lambda: "in your own words" in screen.picture(), "the last choice")
             await screen.pilot.press(*(() if number > 1 else ("tab",)), "enter")

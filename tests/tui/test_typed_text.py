@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.testing.typed_text import try_typed_text
+from trials.typed_text import try_typed_text
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)

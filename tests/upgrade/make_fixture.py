@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 import apsw
 import msgspec
 
+from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
 from holdfast.client.http_messages import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.model_server import ModelServer
+from model_server.server import ModelServer
 from server.helpers import end_of, read_until
 from upgrade.story import DELETED, ROOT_LENGTH, answer, calls, free_port, read_all
-from walks.stage import Stage
 
 SETTINGS = """
 [models.large]
@@ -67,13 +67,13 @@ LONG = "x" * 3000
 class Maker:
     """One client of the server that is recorded."""
 
-    def __init__(self, stage: Stage, client: Client, workspace: WorkspaceId) -> None:
+    def __init__(self, stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> None:
         self.stage = stage
         self.client = client
         self.id = workspace
 
     @classmethod
-    async def open(cls, stage: Stage, name: str) -> "Maker":
+    async def open(cls, stage: CliEnvironment, name: str) -> "Maker":
         client = await stage.client()
         given = tuple(f"{key}={value}" for key, value in stage.environment.items())
         return cls(stage, client, (await client.create_workspace(str(stage.root / name), env=given)).id)
@@ -205,7 +205,7 @@ async def settings_and_sign_ins(at: Maker) -> dict[str, Any]:
     return {"page": entered.page, "key": entered.key}
 
 
-async def record(stage: Stage, archive: Path) -> None:
+async def record(stage: CliEnvironment, archive: Path) -> None:
     stage.settings.write_text(SETTINGS)
     stage.environment["UPGRADE_MODEL_URL"] = stage.provider.base_url()
     (stage.project / "holdfast.toml").write_text(PROJECT)
@@ -237,7 +237,7 @@ async def record(stage: Stage, archive: Path) -> None:
     pack(stage, expected, archive)
 
 
-def pack(stage: Stage, expected: dict[str, Any], archive: Path) -> None:
+def pack(stage: CliEnvironment, expected: dict[str, Any], archive: Path) -> None:
     """Move the write-ahead log into the database, so that its paths can be replaced, and pack everything."""
     connection = apsw.Connection(str(stage.data / "holdfast.db"))
     connection.pragma("user_version")  # Opens the file: a checkpoint before the first read does nothing.
@@ -256,7 +256,7 @@ def pack(stage: Stage, expected: dict[str, Any], archive: Path) -> None:
 
 async def main(archive: Path) -> None:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
-        stage = Stage(provider)
+        stage = CliEnvironment(provider)
         try:
             await record(stage, archive)
         finally:

@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.client.client import Client
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say, Think
+from model_server.script import Ask, Reply, Say, Think
+from model_server.server import Asked
 
 __all__ = ["DELETED", "ROOT_LENGTH", "answer", "calls", "free_port", "read_all"]
 

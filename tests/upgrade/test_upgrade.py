@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
+from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.http_messages import Address
@@ -23,15 +24,14 @@ from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
-from holdfast.testing.model_server import ModelServer
+from model_server.server import ModelServer
 from server.helpers import end_of, read_until
 from upgrade.story import DELETED, answer, free_port, read_all
-from walks.stage import Stage
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
 
-def unpack(archive: Path, stage: Stage) -> dict[str, Any]:
+def unpack(archive: Path, stage: CliEnvironment) -> dict[str, Any]:
     """Put the recorded files in this stage's place, as if they had been written there a moment ago."""
     with tarfile.open(archive) as tar:
         tar.extractall(stage.root, filter="fully_trusted")
@@ -55,7 +55,7 @@ def unpack(archive: Path, stage: Stage) -> dict[str, Any]:
     return plain
 
 
-def project_digest(root: str, stage: Stage) -> str:
+def project_digest(root: str, stage: CliEnvironment) -> str:
     """The recorded versions' digest of the project's settings file, which covers its path."""
     name = f"{root}/w/holdfast.toml".encode()
     data = (stage.project / "holdfast.toml").read_bytes()
@@ -63,9 +63,9 @@ def project_digest(root: str, stage: Stage) -> str:
 
 
 @asynccontextmanager
-async def reopened(archive: Path) -> AsyncIterator[tuple[Stage, dict[str, Any]]]:
+async def reopened(archive: Path) -> AsyncIterator[tuple[CliEnvironment, dict[str, Any]]]:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
-        stage = Stage(provider)
+        stage = CliEnvironment(provider)
         stage.environment["UPGRADE_MODEL_URL"] = provider.base_url()
         try:
             yield stage, unpack(archive, stage)
@@ -111,7 +111,7 @@ async def check_crash(client: Client, workspace: WorkspaceId) -> None:
     assert await client.pending_permissions(workspace) == ()
 
 
-def check_deleted(stage: Stage) -> None:
+def check_deleted(stage: CliEnvironment) -> None:
     """Nothing of a session that the earlier version deleted is left, and its run ids are not given out again."""
     files = [path for path in stage.data.rglob("*") if path.is_file()]
     assert [path for path in files if DELETED.encode() in path.read_bytes()] == []

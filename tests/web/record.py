@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import msgspec
 
 from client.worlds import World
+from e2e.tool_client import bash, tool_client
 from holdfast.domain.events import encode_event
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelRequest
@@ -26,7 +27,6 @@ from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from server.asking import asking, question
 from server.helpers import QUICK, RawStream
-from walks.hands import bash, hands
 from web.recorded import FOLD, folded
 
 __all__: list[str] = []
@@ -90,7 +90,7 @@ def _talks(request: ModelRequest) -> Step:
 
 async def talk() -> Steps:
     """Thoughts and text, one that joins in the middle, a title that is changed, a session that is deleted."""
-    async with hands(model=ScriptedModel(_talks)) as one, recorder(one) as said:
+    async with tool_client(model=ScriptedModel(_talks)) as one, recorder(one) as said:
         session = await one.session()
         run = await one.client.send_prompt(one.workspace, AgentMessage(session, "hello"))
         await said.until("message_delta", session_id=session)
@@ -109,7 +109,7 @@ async def talk() -> Steps:
 
 async def tools() -> Steps:
     """Files are written and changed, a command prints while it works, one call fails, a helper is sent."""
-    async with hands() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
         write = ("write", {"file_path": "a.txt", "content": "one\ntwo\n"})
@@ -128,7 +128,7 @@ async def tools() -> Steps:
 
 async def queue() -> Steps:
     """Prompts wait, are moved, removed, sent into the turn; then all is cancelled."""
-    async with hands() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
         run = await one.ask(session, bash("echo started; sleep 100"))
@@ -159,7 +159,7 @@ async def failures() -> Steps:
         Step((Say("The end"), Fail("no such model"))),
     ]
     settings = msgspec.structs.replace(QUICK, retries=RetryPolicy(first=0.01, longest=0.02))
-    async with hands(model=ScriptedModel(steps), settings=settings) as one, recorder(one) as said:
+    async with tool_client(model=ScriptedModel(steps), settings=settings) as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
         for prompt in ("one", "two"):
@@ -170,7 +170,7 @@ async def failures() -> Steps:
 
 async def permissions() -> Steps:
     """Allowed, denied with a reason, and withdrawn by a cancel."""
-    async with hands(yolo=False) as one, recorder(one) as said:
+    async with tool_client(yolo=False) as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
         for action in ("allow", "deny"):
@@ -208,7 +208,7 @@ async def questions() -> Steps:
 
 async def gap() -> Steps:
     """A reader that comes back with a number that nobody gave: a gap, a snapshot, and on."""
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         await one.end(await one.ask(session))
         async with recorder(one, since=10**9) as said:
@@ -220,7 +220,7 @@ async def gap() -> Steps:
 
 async def behind() -> Steps:
     """A snapshot that is newer than the stream: the reader has been slow."""
-    async with hands() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as said:
         session = await one.session()
         await said.end((await one.ask(session)).run_id)
         run = await one.ask(session)

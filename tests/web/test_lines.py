@@ -216,6 +216,6 @@ async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
 def _shows(session: SessionId) -> Callable[[StreamEvent], bool]:
     def is_there(item: StreamEvent) -> bool:
         event = item.event
-        return isinstance(event, AttachedEvent) and event.payload.payload == Attached(session, 1)
+        return isinstance(event, AttachedEvent) and event.change.object == Attached(session, 1)
 
     return is_there

@@ -31,7 +31,7 @@ class Played:
         self.code: int | None = 0
         self.waited: list[float | None] = []
         self.was_killed = False
-        self._unread, self._lines = b"", list[Line]()
+        self._unread, self._read_lines = b"", list[Line]()
 
     def wait(self, seconds: float | None = None) -> int:
         self.waited.append(seconds)
@@ -54,14 +54,14 @@ class Played:
         self._unread = self._unread[4 + size :]
         for handle in handles[1:]:
             os.close(handle)
-        self._lines.append(Line(handles[0] if handles else -1))
-        return request, self._lines[-1]
+        self._read_lines.append(Line(handles[0] if handles else -1))
+        return request, self._read_lines[-1]
 
     def close(self) -> None:
         self.line.close()
 
     def close_all(self) -> None:
-        for line in self._lines:
+        for line in self._read_lines:
             line.close()
         self.close()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.escapes import git
 from holdfast.workspace.sandbox.cleanup import Quarantine, SandboxCleanup, restore
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.sandbox.linked_git_dirs import named_paths
+from trials.sandbox_escapes import git
 
 NAMES = ("settings.json", "conf/more.json")
 PROGRAM = "[core]\nfsmonitor = /bin/x\n"

@@ -28,9 +28,9 @@ def write(draft: AtomicWrite, data: bytes = b"new") -> None:
         draft.open()
         draft.add(data)
         draft.finish()
-        draft.put()
+        draft.publish()
     finally:
-        draft.give_up()
+        draft.discard()
 
 
 def names(folder: Path) -> list[str]:
@@ -125,7 +125,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
     assert (path.read_bytes(), names(tmp_path)) == (b"old", ["f", "g"])
 
 
-@pytest.mark.parametrize("act", ["put", "remove", "set_aside"])
+@pytest.mark.parametrize("act", ["publish", "remove", "set_aside"])
 def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: str) -> None:
     """Changed, replaced by one of the same size, removed, or made meanwhile."""
     for what in ("changed", "replaced", "removed", "made"):
@@ -133,7 +133,7 @@ def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: s
         if what != "made":
             path.write_bytes(b"old")
         draft = draft_of(path)
-        if act == "put":
+        if act == "publish":
             draft.open()
             draft.add(b"new")
             draft.finish()
@@ -143,7 +143,7 @@ def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: s
             path.write_bytes(b"own")
         with pytest.raises(ToolError, match=r"meanwhile|by somebody else"):
             getattr(draft, act)()
-        draft.give_up()
+        draft.discard()
         assert not path.exists() if what == "removed" else path.read_bytes() == b"own", what
     assert names(tmp_path) == ["changed", "made", "replaced"]
 
@@ -155,8 +155,8 @@ def test_what_is_set_aside_comes_back_or_is_gone(tmp_path: Path) -> None:
     draft = draft_of(path)
     draft.set_aside()
     assert not path.exists()
-    draft.put_back()
-    draft.give_up()
+    draft.restore()
+    draft.discard()
     assert (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_nlink) == (known.st_ino, known.st_mtime_ns, 1)
     draft_of(path).remove()
     assert (names(tmp_path), descriptors()) == ([], before)
@@ -181,7 +181,7 @@ def test_the_owner_stays_where_that_is_possible(tmp_path: Path, monkeypatch: pyt
     for _ in range(2):
         with (tmp_path / "draft").open("wb") as file:
             folder = os.open(tmp_path, os.O_RDONLY)
-            atomic_write._dress(file.fileno(), status, folder, "f")
+            atomic_write._copy_attributes(file.fileno(), status, folder, "f")
             os.close(folder)
             modes.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     assert (owners, modes) == ([(4_321, 4_322)] * 2, [0o6755, 0o755])
@@ -195,7 +195,7 @@ def test_a_new_file_is_taken_back_with_its_directories(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "a/b/f")
     write(draft)
     draft.sync()
-    draft.take_back(None)
+    draft.revert(None)
     assert names(tmp_path) == []
 
 
@@ -203,7 +203,7 @@ def test_directories_that_others_use_by_now_stay(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "a/b/f")
     write(draft)
     (tmp_path / "a/theirs").write_bytes(b"")
-    draft.take_back(None)
+    draft.revert(None)
     assert names(tmp_path) == ["a", "a/theirs"]
 
 
@@ -216,7 +216,7 @@ def test_an_old_content_comes_back_with_mode_and_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         draft = draft_of(tmp_path / name)
         write(draft, b"much longer than before")
-        draft.take_back(b"old")
+        draft.revert(b"old")
         assert (tmp_path / name).read_bytes() == b"old"
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o640
     assert (tmp_path / "second name").read_bytes() == b"old"
@@ -252,10 +252,10 @@ def test_a_write_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pyte
 def test_a_draft_that_was_given_up_takes_no_more(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "f")
     draft.open()
-    draft.give_up()
+    draft.discard()
     for step in (draft.open, lambda: draft.add(b"x"), draft.finish):
         with pytest.raises(ToolError, match="given up"):
             step()
     with contextlib.suppress(ToolError):
-        draft.put()
+        draft.publish()
     assert names(tmp_path) == []

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.line_diff import diff, excerpt
-from holdfast.workspace.files.text_edit import replaced
-from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end
+from holdfast.domain.line_diff import excerpt, unified_diff
+from holdfast.workspace.files.text_edit import replace_text
+from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending
 
 
 def edited(text: str, old: str, new: str, *, replace_all: bool = False) -> str:
-    return replaced(text, old, new, replace_all=replace_all).text
+    return replace_text(text, old, new, replace_all=replace_all).text
 
 
 def refused(text: str, old: str, new: str = "new") -> str:
     with pytest.raises(ToolError) as raised:
-        replaced(text, old, new, replace_all=False)
+        replace_text(text, old, new, replace_all=False)
     return str(raised.value)
 
 
@@ -54,7 +54,7 @@ def test_lines_are_removed_whole() -> None:
 
 
 def test_numbers_of_a_view_are_left_out() -> None:
-    done = replaced("one\ntwo\nthree\n", "     1|one\n     2|two", "     1|one\n     2|TWO", replace_all=False)
+    done = replace_text("one\ntwo\nthree\n", "     1|one\n     2|two", "     1|one\n     2|TWO", replace_all=False)
     assert done.text == "one\nTWO\nthree\n"
     assert "line numbers" in done.note
 
@@ -62,7 +62,7 @@ def test_numbers_of_a_view_are_left_out() -> None:
 def test_mixed_line_ends_stay_where_they_are() -> None:
     assert edited("a\r\nb\nc\r\n", "b", "x") == "a\r\nx\nc\r\n"
     assert edited("a\r\nb\r\nc\n", "a\nb\n", "x\ny\n") == "x\r\ny\r\nc\n"
-    assert line_end("a\r\nb\n") == "\n"
+    assert line_ending("a\r\nb\n") == "\n"
 
 
 def test_hints() -> None:
@@ -95,7 +95,7 @@ LINES = st.lists(st.sampled_from(["", "a", "b", " a", "c c", "\t"]), max_size=30
 @given(LINES, LINES)
 def test_a_diff_can_be_applied(old: str, new: str) -> None:
     """What it says leads from the one text to the other."""
-    difference = diff(old, new, "x")
+    difference = unified_diff(old, new, "x")
     before, after = old.split("\n"), new.split("\n")
     before, after = (lines[:-1] if lines[-1] == "" else lines for lines in (before, after))
     hunks = difference.text.split("\n")[2:] if difference.text else []
@@ -121,19 +121,19 @@ def test_a_diff_can_be_applied(old: str, new: str) -> None:
 def test_a_diff_looks_like_one() -> None:
     old = "".join(f"{number}\n" for number in range(20))
     new = old.replace("3\n", "three\n", 1).replace("17\n", "")
-    ours = diff(old, new, "f")
+    ours = unified_diff(old, new, "f")
     theirs = difflib.unified_diff(old.splitlines(), new.splitlines(), "f", "f", lineterm="")
     assert ours.text.splitlines() == [*theirs]
 
 
 def test_large_texts_are_compared_in_time() -> None:
     old = "same\n" * 400_000
-    assert diff(old, "x\n" + old + "y\n", "f").additions >= 2
+    assert unified_diff(old, "x\n" + old + "y\n", "f").additions >= 2
     lines = [f"line {number}\n" for number in range(100_000)]
     new = [*lines[:10], "new\n", *lines[10:99_990], *lines[99_995:]]
-    difference = diff("".join(lines), "".join(new), "f")
+    difference = unified_diff("".join(lines), "".join(new), "f")
     assert (difference.additions, difference.removals) == (1, 5)
-    assert len(diff("".join(lines), "", "f").text) < 101_000
+    assert len(unified_diff("".join(lines), "", "f").text) < 101_000
 
 
 @given(LINES, LINES, st.integers(0, 40))
@@ -148,11 +148,11 @@ def test_an_excerpt_holds_the_difference(old: str, new: str, most: int) -> None:
 
 def test_forms_go_there_and_back() -> None:
     for data in (b"", b"a\r\n", "\ufeffä".encode(), "\ufeffä".encode("utf-16-le"), "\ufeffä".encode("utf-16-be")):
-        text, form = decoded(data, "f")
+        text, form = decode(data, "f")
         assert "\ufeff" not in text
-        assert form.encoded(text) == data
+        assert form.encode(text) == data
     for data in (b"\xff", b"a\0b", "é".encode("latin-1"), "ab".encode("utf-16-le")):
         with pytest.raises(ToolError, match="UTF-8"):
-            decoded(data, "f")
+            decode(data, "f")
     with pytest.raises(ToolError, match="half character"):
-        TextFormat().encoded("\ud800")
+        TextFormat().encode("\ud800")

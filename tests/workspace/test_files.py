@@ -10,14 +10,14 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files import open_files as files
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import locate, look, opened, read
+from holdfast.workspace.files.open_files import locate, open_plain_file, read_whole_file, status_of
 
 
 def write(path: Path, data: bytes, root: Path) -> None:
     place = locate(str(root), str(path))
     old = None
-    if look(place) is not None:
-        old = read(place, 1_000_000).status
+    if status_of(place) is not None:
+        old = read_whole_file(place, 1_000_000).status
     put(AtomicWrite(place, old), data)
 
 
@@ -26,9 +26,9 @@ def put(draft: AtomicWrite, data: bytes) -> None:
         draft.open()
         draft.add(data)
         draft.finish()
-        draft.put()
+        draft.publish()
     finally:
-        draft.give_up()
+        draft.discard()
 
 
 def open_files() -> int:
@@ -55,14 +55,14 @@ def test_a_link_that_comes_in_between_is_not_followed(tmp_path: Path, which: str
         folder.mkdir(parents=True)
         (folder / "x").write_bytes(b"mine" if folder != outside else b"secret")
     place = locate(str(root), "sub/x")
-    status = read(place, 100).status
+    status = read_whole_file(place, 100).status
     if which == "directory":
         (root / "sub").rename(root / "moved")
         os.symlink(outside, root / "sub")
     else:
         (root / "sub" / "x").unlink()
         os.symlink(outside / "x", root / "sub" / "x")
-    with pytest.raises(ToolError), opened(place):
+    with pytest.raises(ToolError), open_plain_file(place):
         pass
     with pytest.raises(ToolError):
         put(AtomicWrite(place, status), b"gotcha")
@@ -75,14 +75,14 @@ def test_a_directory_that_was_moved_away_is_noticed(tmp_path: Path, monkeypatch:
     (tmp_path / "root" / "sub").mkdir(parents=True)
     (tmp_path / "root" / "sub" / "x").write_bytes(b"x")
     place = locate(str(tmp_path / "root"), "sub/x")
-    real = files._check_still_there
+    real = files._check_not_moved
 
     def check(handle: int, folder: str) -> None:
         (tmp_path / "root" / "sub").rename(tmp_path / "away")
         real(handle, folder)
 
-    monkeypatch.setattr(files, "_check_still_there", check)
-    with pytest.raises(ToolError, match="changed while"), opened(place):
+    monkeypatch.setattr(files, "_check_not_moved", check)
+    with pytest.raises(ToolError, match="changed while"), open_plain_file(place):
         pass
 
 
@@ -112,14 +112,14 @@ def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     place = locate(str(tmp_path), "f")
-    draft = AtomicWrite(place, read(place, 100).status)
+    draft = AtomicWrite(place, read_whole_file(place, 100).status)
     draft.open()
     draft.add(b"new")
     draft.finish()
     path.write_bytes(b"somebody else")
     with pytest.raises(ToolError, match="somebody else"):
-        draft.put()
-    draft.give_up()
+        draft.publish()
+    draft.discard()
     assert path.read_bytes() == b"somebody else"
     assert os.listdir(tmp_path) == ["f"]
 
@@ -134,8 +134,8 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
     os.link(path, tmp_path / "second")
     other.write_bytes(b"other")
     place = locate(str(tmp_path), "f")
-    draft = AtomicWrite(place, read(place, 100).status)
-    real = AtomicWrite._refuse_a_stranger
+    draft = AtomicWrite(place, read_whole_file(place, 100).status)
+    real = AtomicWrite._refuse_if_changed
 
     def looked(self: AtomicWrite, folder: int, name: str) -> None:
         real(self, folder, name)
@@ -147,7 +147,7 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
         else:
             os.link(other, path)
 
-    monkeypatch.setattr(AtomicWrite, "_refuse_a_stranger", looked)
+    monkeypatch.setattr(AtomicWrite, "_refuse_if_changed", looked)
     with pytest.raises(ToolError):
         put(draft, b"new")
     assert (tmp_path / "second").read_bytes() == b"old"
@@ -163,8 +163,8 @@ def test_a_new_file_overwrites_nobody(tmp_path: Path, appears: bool) -> None:
     if appears:
         (tmp_path / "a/b/f").write_bytes(b"other")
         with pytest.raises(ToolError, match="somebody else"):
-            draft.put()
-    draft.give_up()
+            draft.publish()
+    draft.discard()
     assert not list(tmp_path.rglob(".holdfast*"))
     assert (tmp_path / "a").exists() is appears
 
@@ -175,9 +175,9 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     write(tmp_path / "x/y", b"2", tmp_path)
     (tmp_path / "d").mkdir()
     for name in ("nothing", "d", "x/y/z"):
-        with pytest.raises(ToolError), opened(locate(str(tmp_path), name)):
+        with pytest.raises(ToolError), open_plain_file(locate(str(tmp_path), name)):
             pass
-    AtomicWrite(locate(str(tmp_path), "q"), None).give_up()
+    AtomicWrite(locate(str(tmp_path), "q"), None).discard()
     assert open_files() == before
 
 
@@ -214,8 +214,8 @@ def test_no_link_on_the_way_is_followed_wherever_the_system_tells_less(
     place = locate(str(tmp_path / "root"), "sub/x")
     (tmp_path / "root" / "sub").rmdir()
     os.symlink(tmp_path / "outside", tmp_path / "root" / "sub")
-    monkeypatch.setattr(files, "_check_still_there", lambda *_: None)
-    with pytest.raises(ToolError), opened(place):
+    monkeypatch.setattr(files, "_check_not_moved", lambda *_: None)
+    with pytest.raises(ToolError), open_plain_file(place):
         pass
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_plain_file_is_not_even_opened(tmp_path: Path, monkeypatch: p
         return real(path, *arguments, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", watched)
-    with pytest.raises(ToolError, match="a pipe"), opened(place):
+    with pytest.raises(ToolError, match="a pipe"), open_plain_file(place):
         pass
     assert names
     assert "pipe" not in names

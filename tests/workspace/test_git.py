@@ -13,8 +13,6 @@ import pytest
 
 import holdfast
 from holdfast.domain.project_context import GitState
-from holdfast.testing.hostile_git import LINES, probe
-from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import (
     EXECUTES,
@@ -28,6 +26,8 @@ from holdfast.workspace.git.readonly_check import (
 from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.child_process import Child, spawn
 from holdfast.workspace.project_context import git_state
+from trials.hostile_git import LINES, probe
+from trials.hostile_repositories import FORMS, KEYS, Arena
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1"}
 NEEDS_MORE = {"extensions.partialclone", "remote.*.promisor", "remote.*.url"}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from holdfast.testing.hostile import new_token, start_shape, survivors
 from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
+from trials.hostile_commands import new_token, start_shape, survivors
 from workspace.commands import guarded, line, run_line
 
 

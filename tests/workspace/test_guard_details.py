@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, Command, Containment, Guard, Tree, TreeEnd
+from trials.hostile_commands import new_token, survivors
 from workspace.commands import line
 
 LONG = 3_000.0

@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.errors import NotFound
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.workspace.files.undo import Return, last_run, plan
+from holdfast.workspace.files.undo import FileRestore, last_run, plan
 
 
 class Story:
@@ -30,7 +30,7 @@ class Story:
     def found(self, path: str, content: str | None, run: str = "r") -> "Story":
         return self.add(path, content, run, "outside")
 
-    def undo(self, path: str) -> Return:
+    def undo(self, path: str) -> FileRestore:
         """Plan to take the last change of a file back, and record that it was done."""
         (item,) = plan(self.versions, path=path)
         if not item.is_done:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.hostile import SHAPES, Watched, start_shape, survivors, try_tree
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
+from trials.hostile_commands import SHAPES, Watched, start_shape, survivors, try_tree
 
 TIMES = 20
 SIDE_BY_SIDE = 5
@@ -21,7 +21,7 @@ SHORT, DEFAULT = 0.1, 2.0
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.testing.hostile import SHAPES, start_shape
+from trials.hostile_commands import SHAPES, start_shape
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.command_process import Processes
 

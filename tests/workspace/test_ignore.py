@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from holdfast.workspace.files.ignore_files import OUR_FILES, Ignore
+from holdfast.workspace.files.ignore_files import AGENT_IGNORE_FILES, IgnoreRules
 from holdfast.workspace.search.fallback_scan import walk
 
 FILES = (
@@ -32,7 +32,7 @@ def make(root: Path) -> None:
 def walked(root: str) -> list[str]:
     handle = os.open(root, os.O_RDONLY)
     try:
-        return list(walk(handle, root, Ignore(root)))
+        return list(walk(handle, root, IgnoreRules(root)))
     finally:
         os.close(handle)
 
@@ -45,7 +45,7 @@ def test_the_same_files_are_left_out_as_by_git(tmp_path: Path) -> None:
     wanted = sorted(listed.stdout.decode().strip("\0").split("\0"))
     root = str(tmp_path)
     assert sorted(walked(root)) == wanted
-    ignore = Ignore(root)
+    ignore = IgnoreRules(root)
     every = [str(path) for path in tmp_path.rglob("*") if path.is_file() and ".git/" not in str(path)]
     assert sorted(path[len(root) + 1 :] for path in every if not ignore.covers(path)) == wanted
     below = f"{root}/src"
@@ -56,7 +56,7 @@ def test_the_same_files_are_left_out_as_by_git(tmp_path: Path) -> None:
 def test_only_some_files_may_count(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".holdfastignore").write_text("b.txt\n")
-    ignore = Ignore(str(tmp_path), OUR_FILES, extra=["UPPER*"])
+    ignore = IgnoreRules(str(tmp_path), AGENT_IGNORE_FILES, extra=["UPPER*"])
     assert ignore.covers(str(tmp_path / "b.txt"))
     assert ignore.covers(str(tmp_path / "UPPER.TXT"))
     assert ignore.covers(str(tmp_path / "node_modules/deep/x"))
@@ -66,7 +66,7 @@ def test_only_some_files_may_count(tmp_path: Path) -> None:
 def test_a_root_that_is_ignored_is_shown(tmp_path: Path) -> None:
     make(tmp_path)
     for name in ("build", "only"):
-        assert Ignore(str(tmp_path / name)).is_root_ignored
-    assert not Ignore(str(tmp_path / "src")).is_root_ignored
+        assert IgnoreRules(str(tmp_path / name)).is_root_ignored
+    assert not IgnoreRules(str(tmp_path / "src")).is_root_ignored
     root = str(tmp_path / "build")
     assert sorted(walked(root)) == ["keep.txt", "x"]

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
+from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line
 
 ONE, TWO = SessionId("s1"), SessionId("s2")

@@ -11,7 +11,6 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
-from holdfast.testing.escapes import git
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.status_scan import GitScan, Scan
 from holdfast.workspace.process import command_process
@@ -21,12 +20,13 @@ from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.output import OutputFiles
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
+from trials.sandbox_escapes import git
 from workspace.test_search_ways import Played
 
 SESSION = SessionId("s1")
 
 
-# Surroundings
+# ProjectContext
 
 
 async def test_a_session_is_told_again_what_has_changed(tmp_path: Path) -> None:
@@ -35,15 +35,15 @@ async def test_a_session_is_told_again_what_has_changed(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     manners = ContextOptions(trailer="one")
     lookout = ContextLoader(str(tmp_path), lambda: manners)
-    first = await lookout.look(SESSION)
-    assert await lookout.look(SESSION) is first
+    first = await lookout.load(SESSION)
+    assert await lookout.load(SESSION) is first
     manners = ContextOptions(trailer="two")
-    assert (await lookout.look(SESSION)).trailer == "two"
+    assert (await lookout.load(SESSION)).trailer == "two"
     manners = ContextOptions(trailer="two", notes=("note",))
-    assert (await lookout.look(SESSION)).notes == ("note",)
+    assert (await lookout.load(SESSION)).notes == ("note",)
     path.write_text("be calm")
     os.utime(path, ns=(2, 2))
-    assert [file.text for file in (await lookout.look(SESSION)).context] == ["be calm"]
+    assert [file.text for file in (await lookout.load(SESSION)).context] == ["be calm"]
 
 
 async def test_a_session_has_one_scan(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ async def test_a_session_has_one_scan(tmp_path: Path) -> None:
 
     lookout = ContextLoader(str(tmp_path), scan=scan)
     for _ in range(3):
-        await lookout.look(SESSION)
-    await lookout.look(SessionId("s2"))
+        await lookout.load(SESSION)
+    await lookout.load(SessionId("s2"))
     assert len(scans) == 2
 
 

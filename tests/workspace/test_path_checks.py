@@ -13,18 +13,18 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files import open_files
-from holdfast.workspace.files.file_paths import in_one_line, is_within, joined, shown
+from holdfast.workspace.files.file_paths import as_one_line, display_path, is_within, join_path
 from holdfast.workspace.files.open_files import (
     FileLocation,
-    descend,
+    digest_file,
     digest_of,
     locate,
-    look,
-    opened,
-    read,
+    open_directory,
+    open_plain_file,
+    read_whole_file,
     read_within,
-    require,
-    weigh,
+    require_workspace,
+    status_of,
 )
 from holdfast.workspace.process import program_lookup
 from holdfast.workspace.process.child_process import find_program
@@ -71,7 +71,7 @@ def outcome(call: Callable[[], object]) -> object:
     ],
 )
 def test_what_a_name_means(given: str, home: str, expected: str) -> None:
-    assert outcome(lambda: joined("/w", given, home)) == expected
+    assert outcome(lambda: join_path("/w", given, home)) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_what_a_name_means(given: str, home: str, expected: str) -> None:
 )
 def test_what_lies_within(root: str, path: str, inside: bool, said: str) -> None:
     assert is_within(root, path) is inside
-    assert shown(root, path) == said
+    assert display_path(root, path) == said
 
 
 def test_control_characters_do_not_break_a_list() -> None:
     for character in map(chr, range(32)):
-        assert in_one_line(f"a{character}b").startswith('"a\\')
+        assert as_one_line(f"a{character}b").startswith('"a\\')
     for text in ("a b", "é", "a\x7fb", '"'):
-        assert in_one_line(text) == text
+        assert as_one_line(text) == text
 
 
 # Places
@@ -180,13 +180,13 @@ def check_contents(ground: Ground) -> None:
 
     def kind(path: str) -> object:
         def found() -> object:
-            status = look(place(path))
+            status = status_of(place(path))
             return None if status is None else stat.S_IFMT(status.st_mode)
 
         return outcome(found)
 
     def content(path: str) -> object:
-        return outcome(lambda: read(place(path), 6).data)
+        return outcome(lambda: read_whole_file(place(path), 6).data)
 
     kinds = [("work/file", stat.S_IFREG), ("work/sub", stat.S_IFDIR), ("work/out", stat.S_IFLNK), ("work/x", None)]
     kinds += [("work/file/x", None), ("work/pipe", stat.S_IFIFO), ("/", stat.S_IFDIR)]
@@ -197,7 +197,7 @@ def check_contents(ground: Ground) -> None:
     refused = ("sub", "out", "to file", "loop", "pipe", "socket", "x", "file/x", "to sub/file", "out folder/file")
     assert {content(f"work/{path}") for path in refused} == {REFUSED}
     assert content("workshop/file") == REFUSED, "one byte more than is taken"
-    seen, (digest, status) = read(place("work/file"), 6), weigh(place("work/file"))
+    seen, (digest, status) = read_whole_file(place("work/file"), 6), digest_file(place("work/file"))
     assert seen.digest == digest.text == digest_of(b"inside")
     assert (digest.size, status.st_size, seen.status.st_ino) == (6, 6, status.st_ino)
     assert {content(path) for path in ("/proc/version", "/sys/kernel/notes", "/dev/null", "/dev")} == {REFUSED}
@@ -229,7 +229,7 @@ def test_a_path_is_where_it_really_leads(ground: Ground) -> None:
 
 def test_only_plain_files_are_read(ground: Ground) -> None:
     check_contents(ground)
-    checked = [look, opened, read, weigh, descend]
+    checked = [status_of, open_plain_file, read_whole_file, digest_file, open_directory]
     assert_every_clause_decides(checked, lambda: check_contents(ground))
 
 
@@ -243,8 +243,8 @@ def test_shared_memory_is_no_part_of_the_system() -> None:
         path = folder / "file"
         path.write_text("x")
         place = FileLocation(str(path), str(path), "/", is_inside=True)
-        assert read(place, 10).data == b"x"
-        assert {outcome(lambda: read(FileLocation("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
+        assert read_whole_file(place, 10).data == b"x"
+        assert {outcome(lambda: read_whole_file(FileLocation("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
 
 
 def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,21 +260,21 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypat
 
     monkeypatch.setattr(open_files.os, "read", growing)  # type: ignore[attr-defined]
     with pytest.raises(ToolError, match="at most 6 are taken"):
-        read(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
+        read_whole_file(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
 
 
 def test_a_directory_that_is_gone_is_named(ground: Ground) -> None:
-    require(str(ground.root))
+    require_workspace(str(ground.root))
     for path in (ground.root / "file", ground.root / "x"):
         with pytest.raises(ToolError, match="is gone"):
-            require(str(path))
+            require_workspace(str(path))
 
 
 def test_names_that_may_have_been_meant_are_those_beside_it(ground: Ground) -> None:
     with pytest.raises(ToolError, match=r"Did you mean sub/file\?"):
-        read(FileLocation("sub/fil", str(ground.root / "sub/fil"), str(ground.root), is_inside=True), 10)
+        read_whole_file(FileLocation("sub/fil", str(ground.root / "sub/fil"), str(ground.root), is_inside=True), 10)
     with pytest.raises(ToolError, match=r"There is no file sub/zzzz\.$"):
-        read(FileLocation("sub/zzzz", str(ground.root / "sub/zzzz"), str(ground.root), is_inside=True), 10)
+        read_whole_file(FileLocation("sub/zzzz", str(ground.root / "sub/zzzz"), str(ground.root), is_inside=True), 10)
 
 
 @pytest.mark.parametrize("way", ["openat2", "step by step"])
@@ -288,13 +288,13 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
     before = len(os.listdir("/proc/self/fd"))
 
     def tried(path: str) -> object:
-        opened = outcome(lambda: open_files.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
-        if isinstance(opened, int):
-            status = os.fstat(opened)
-            assert not os.get_inheritable(opened)
-            os.close(opened)
+        open_plain_file = outcome(lambda: open_files.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
+        if isinstance(open_plain_file, int):
+            status = os.fstat(open_plain_file)
+            assert not os.get_inheritable(open_plain_file)
+            os.close(open_plain_file)
             return status.st_ino
-        return opened
+        return open_plain_file
 
     def number(path: str) -> int:
         return (ground.root / path).stat().st_ino

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.file_paths import glob_regex, is_within, joined, shown, similar
+from holdfast.workspace.files.file_paths import display_path, glob_regex, is_within, join_path, similar_names
 
 NAMES = ("a.py", "src/a.py", "src/x/b.py", "src/x/b.ts", "README.md", ".github/w.yml", "src/x/y/z/b.py")
 
@@ -50,24 +50,24 @@ def test_globs_do_not_explode() -> None:
 
 
 def test_places() -> None:
-    assert joined("/r", "a/./b") == "/r/a/b"
-    assert joined("/r", "/x") == "/x"
-    assert joined("/r", "~/x", "/home/u") == "/home/u/x"
-    assert joined("/r", "~x", "/home/u") == "/r/~x"
+    assert join_path("/r", "a/./b") == "/r/a/b"
+    assert join_path("/r", "/x") == "/x"
+    assert join_path("/r", "~/x", "/home/u") == "/home/u/x"
+    assert join_path("/r", "~x", "/home/u") == "/r/~x"
     # If `a` is a link, only the disk knows where this leads.
-    assert joined("/r", "a/../b") == "/r/a/../b"
+    assert join_path("/r", "a/../b") == "/r/a/../b"
     assert is_within("/r", "/r/a")
     assert is_within("/", "/x")
     assert not is_within("/r", "/rr")
-    assert (shown("/r", "/r/a/b"), shown("/r", "/r"), shown("/r", "/x")) == ("a/b", ".", "/x")
+    assert (display_path("/r", "/r/a/b"), display_path("/r", "/r"), display_path("/r", "/x")) == ("a/b", ".", "/x")
     for bad in ("", "  ", "a\0b", "x" * 5_000):
         with pytest.raises(ToolError):
-            joined("/r", bad)
+            join_path("/r", bad)
 
 
 def test_similar_names() -> None:
     names = ["config.py", "config_test.py", "settings.py", "unrelated.md", "conf.py"]
-    assert similar("Config.py", names)[0] == "config.py"
-    assert similar("confg.py", names)[0] in ("config.py", "conf.py")
-    assert similar("zzz", names) == []
-    assert len(similar("config", [f"config{number}" for number in range(50)])) == 3
+    assert similar_names("Config.py", names)[0] == "config.py"
+    assert similar_names("confg.py", names)[0] in ("config.py", "conf.py")
+    assert similar_names("zzz", names) == []
+    assert len(similar_names("config", [f"config{number}" for number in range(50)])) == 3

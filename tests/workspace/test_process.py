@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.gates import start
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.workspace.process.command_process import _Channel, _Live
 from holdfast.workspace.process.output import SHOWN, OutputFiles
+from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line, run_line
 
 

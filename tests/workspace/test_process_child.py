@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.guard import CannotStart
+from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded
 
 ENV = {"PATH": os.environ["PATH"]}

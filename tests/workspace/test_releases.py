@@ -20,7 +20,7 @@ from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
 from holdfast.workspace.files import open_files
-from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard as guards
 from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Launch, Processes
@@ -468,7 +468,7 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
     root.mkdir()
     desk = await Desk(root).open()
     reached, go = threading.Event(), threading.Event()
-    real = open_files.descend
+    real = open_files.open_directory
 
     def held(path: str) -> int:
         handle = real(path)
@@ -478,7 +478,7 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
 
     await desk.does("ls")
     before = descriptors()
-    monkeypatch.setattr(ls, "descend", held)
+    monkeypatch.setattr(ls, "open_directory", held)
     await desk.begin(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
     await desk.world.cancel()
@@ -494,7 +494,7 @@ def test_a_directory_in_place_of_a_file_is_closed(tmp_path: Path) -> None:
     for name in ("HEAD", "config"):
         (tmp_path / "repository/.git" / name).write_text("")
     before = descriptors()
-    assert not Ignore(str(tmp_path)).is_ignored(str(tmp_path / "found"), is_folder=True)
+    assert not IgnoreRules(str(tmp_path)).is_ignored(str(tmp_path / "found"), is_folder=True)
     assert list(GitScanner(str(tmp_path)).scan().entries) == [str(tmp_path / "repository/.git")]
     assert true_matches(os.path.realpath(tmp_path), [Match("found", 1, 1, "x")]) == []
     assert descriptors() == before

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from holdfast.domain.settings import SandboxSettings
-from holdfast.testing.escapes import MECHANISMS, PARTS, Case, find_escapes, find_escapes_as_user, git
-from holdfast.testing.hostile import start_shape
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
 from holdfast.workspace.sandbox.linked_git_dirs import decide_linked_git, find_linked_git
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, SandboxState, find_bubblewrap
 from scratch import scratch_directory
+from trials.hostile_commands import start_shape
+from trials.sandbox_escapes import MECHANISMS, PARTS, Case, find_escapes, find_escapes_as_user, git
 from workspace.commands import run_line
 
 

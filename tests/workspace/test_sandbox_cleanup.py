@@ -9,14 +9,14 @@ import pytest
 from holdfast.config.locations import PROJECT_FILES
 from holdfast.domain.processes import PROTECTED
 from holdfast.extensions import search_paths
-from holdfast.testing.escapes import MECHANISMS, git
-from holdfast.workspace.files.file_paths import in_one_line
+from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.shell_call import Shell
 from holdfast.workspace.sandbox.cleanup import SandboxCleanup
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from trials.sandbox_escapes import MECHANISMS, git
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_what_is_made_is_taken_away_and_said(place: Path, mechanism: str, 
     assert said == ""
     assert Path(name).name not in os.listdir((place / name).parent)
     assert kept(place) == [f"1-{Path(name).name}"]
-    assert f"{in_one_line(name)} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
+    assert f"{as_one_line(name)} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
 
 
 async def test_a_file_does_not_become_the_head_of_a_repository(place: Path, mechanism: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import ShellResult
 from holdfast.testing.gates import start
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.workspace.process.guard import CannotStart
 from holdfast.workspace.process.shell_call import Shell
+from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded
 
 

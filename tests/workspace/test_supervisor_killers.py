@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.hostile import new_token, survivors
-from holdfast.testing.hostile_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, kill_server_of, try_killer
 from holdfast.workspace.process import guard_tag as guard_cgroup
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
 from holdfast.workspace.process.guard_system import is_running
 from holdfast.workspace.process.guard_tag import kill_leftovers, kill_tagged, leftovers, new_tag, set_tag, tag_of_tree
+from trials.hostile_commands import new_token, survivors
+from trials.supervisor_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, kill_server_of, try_killer
 from workspace.commands import guarded, run_line
 
 CANCELLED = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.system_prompt import git_note, helper_instructions, system_prompt
 from holdfast.workspace.git.status_scan import Scan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions, context_files, context_places
@@ -106,10 +106,10 @@ async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
     git(tmp_path, "init")
     put(tmp_path, "AGENTS.md", "be kind")
     lookout = ContextLoader(str(tmp_path), today=lambda: next(days))
-    first = await lookout.look(SESSION)
+    first = await lookout.load(SESSION)
     git(tmp_path, "checkout", "-b", "other")
-    assert await lookout.look(SESSION) is first
-    other = await lookout.look(OTHER)
+    assert await lookout.load(SESSION) is first
+    other = await lookout.load(OTHER)
     assert other.date == "Tuesday"
     assert (first.git, other.git) == (GitState("trunk"), GitState("other"))
 
@@ -117,9 +117,9 @@ async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
 async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "be kind")
     lookout = ContextLoader(str(tmp_path), today=lambda: "Monday")
-    first = await lookout.look(SESSION)
+    first = await lookout.load(SESSION)
     put(tmp_path, "AGENTS.md", "be kind and quick")
-    second = await lookout.look(SESSION)
+    second = await lookout.load(SESSION)
     assert [file.text for file in second.context] == ["be kind and quick"]
     assert (second.date, second.git) == (first.date, first.git)
 
@@ -129,19 +129,19 @@ async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> No
     scan = Scan(0.0)
     lookout = ContextLoader(str(tmp_path), scan=lambda: scan)
     assert lookout.git_changes(SESSION, MessageId("m0")) == {}
-    await lookout.look(SESSION)
+    await lookout.load(SESSION)
     assert lookout.git_changes(SESSION, MessageId("m1")) == {}
     scan.changes = GitChanges((" M a.txt",))
     for newest in ("m2", "m3"):
         assert lookout.git_changes(SESSION, MessageId(newest)) == {MessageId("m2"): scan.changes}
-    await lookout.look(OTHER)
+    await lookout.load(OTHER)
     assert lookout.git_changes(OTHER, MessageId("n1")) == {MessageId("n1"): scan.changes}
 
 
 async def test_settings_add_their_own(tmp_path: Path) -> None:
     put(tmp_path, "house.md", "house rules")
     manners = ContextOptions(context_paths=("house.md",), trailer="Assisted-by: Holdfast", notes=("# Skills\n\nnone",))
-    seen = await ContextLoader(str(tmp_path), lambda: manners).look(SESSION)
+    seen = await ContextLoader(str(tmp_path), lambda: manners).load(SESSION)
     assert [file.text for file in seen.context] == ["house rules"]
     assert (seen.trailer, seen.notes) == ("Assisted-by: Holdfast", ("# Skills\n\nnone",))
 
@@ -152,7 +152,7 @@ async def test_settings_add_their_own(tmp_path: Path) -> None:
 def test_the_prompt_tells_all_of_it() -> None:
     git = GitState("trunk", "0123456789abcdef")
     files = (ContextFile("/p/AGENTS.md", "be kind", left_out=7),)
-    place = Surroundings("/p", "Linux", "2026-11-16", git, files, ("# Skills",), "Assisted-by: Holdfast")
+    place = ProjectContext("/p", "Linux", "2026-11-16", git, files, ("# Skills",), "Assisted-by: Holdfast")
     prompt = system_prompt(place)
     for fact in ("/p", "Linux", "2026-11-16", "trunk", "0123456789ab ", "be kind", "7 more", "Assisted-by"):
         assert fact in prompt
@@ -168,7 +168,7 @@ def test_the_prompt_tells_all_of_it() -> None:
     ],
 )
 def test_a_branch_is_told_as_far_as_it_is_known(state: GitState, text: str) -> None:
-    assert text in system_prompt(Surroundings("/p", git=state))
+    assert text in system_prompt(ProjectContext("/p", git=state))
 
 
 def test_changes_and_commits_are_told() -> None:
@@ -179,7 +179,7 @@ def test_changes_and_commits_are_told() -> None:
 
 
 def test_a_helper_is_told_where_it_is_and_not_to_change_anything() -> None:
-    told = helper_instructions(Surroundings("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
+    told = helper_instructions(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
     assert "/p" in told
     assert "not in a git repository" in told
     assert "commit often" not in told

@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.domain import line_diff
 from holdfast.domain.errors import NotFound, ToolError
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.line_diff import excerpt, unified_diff
 from holdfast.workspace import project_context
-from holdfast.workspace.files import ignore_files, line_diff, text_edit, text_encoding
+from holdfast.workspace.files import ignore_files, text_edit, text_encoding
 from holdfast.workspace.files import undo as history
-from holdfast.workspace.files.ignore_files import Ignore
-from holdfast.workspace.files.line_diff import diff, excerpt
-from holdfast.workspace.files.text_edit import replaced
-from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end, with_line_end
+from holdfast.workspace.files.ignore_files import IgnoreRules
+from holdfast.workspace.files.text_edit import replace_text
+from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending, with_line_ending
 from holdfast.workspace.files.undo import last_change, last_run, plan
 from holdfast.workspace.git.status_scan import Scan
 from holdfast.workspace.process import output, shell_call
@@ -45,24 +46,24 @@ def check_texts() -> None:
         ("\ufeffa\n".encode("utf-16-le"), ("a\n", TextFormat("utf-16-le", b"\xff\xfe"))),
         ("\ufeffa\n".encode("utf-16-be"), ("a\n", TextFormat("utf-16-be", b"\xfe\xff"))),
     ):
-        assert decoded(data, "f") == expected
-        assert expected[1].encoded(expected[0]) == data
+        assert decode(data, "f") == expected
+        assert expected[1].encode(expected[0]) == data
     for data, why in ((b"a\0b", "looks binary"), (b"\xe9", "another encoding"), (b"\xff\xfea", "another encoding")):
         with pytest.raises(ToolError, match=why):
-            decoded(data, "f")
+            decode(data, "f")
     with pytest.raises(ToolError, match="another encoding"):
-        decoded(b"\xe9" * 8_192 + b"\0", "f")
+        decode(b"\xe9" * 8_192 + b"\0", "f")
     with pytest.raises(ToolError, match="half character"):
-        TextFormat().encoded("\ud800")
+        TextFormat().encode("\ud800")
     ends = {"": "\n", "a": "\n", "a\n": "\n", "a\r\n": "\r\n", "a\r\nb\n": "\n", "a\r\nb\r\nc": "\r\n", "a\rb": "\n"}
-    assert {item: line_end(item) for item in ends} == ends
-    assert with_line_end("a\r\nb\nc", "\n") == "a\nb\nc"
-    assert with_line_end("a\r\nb\nc", "\r\n") == "a\r\nb\r\nc"
+    assert {item: line_ending(item) for item in ends} == ends
+    assert with_line_ending("a\r\nb\nc", "\n") == "a\nb\nc"
+    assert with_line_ending("a\r\nb\nc", "\r\n") == "a\r\nb\r\nc"
 
 
 def test_texts() -> None:
     check_texts()
-    assert_every_clause_decides([decoded, line_end, with_line_end], check_texts)
+    assert_every_clause_decides([decode, line_ending, with_line_ending], check_texts)
 
 
 # Edits
@@ -70,7 +71,7 @@ def test_texts() -> None:
 
 def edited(whole: str, old: str, new: str, *, every: bool = False) -> str:
     try:
-        return replaced(whole, old, new, replace_all=every).text
+        return replace_text(whole, old, new, replace_all=every).text
     except ToolError as error:
         return f"refused: {error}"
 
@@ -163,23 +164,23 @@ def test_new_lines_end_as_those_they_replace_if_all_of_them_end_alike() -> None:
 )
 def test_why_a_text_was_not_found(whole: str, old: str, hint: str) -> None:
     with pytest.raises(ToolError, match=hint):
-        replaced(whole, old, "new", replace_all=False)
+        replace_text(whole, old, "new", replace_all=False)
 
 
 def test_where_a_text_stands_more_than_once() -> None:
     with pytest.raises(ToolError, match=r"3 times \(lines 1, 2, 4\)"):
-        replaced("a\na\nb\na\n", "a", "c", replace_all=False)
+        replace_text("a\na\nb\na\n", "a", "c", replace_all=False)
     with pytest.raises(ToolError, match=r"7 times \(lines 1, 2, 3, 4, 5, …\)"):
-        replaced("a\n" * 7, "a", "c", replace_all=False)
+        replace_text("a\n" * 7, "a", "c", replace_all=False)
     with pytest.raises(ToolError, match=r"5 times \(lines 1, 2, 3, 4, 5\)"):
-        replaced("a\n" * 5, "a", "c", replace_all=False)
+        replace_text("a\n" * 5, "a", "c", replace_all=False)
     with pytest.raises(ToolError, match=r"2 times \(lines 1\)"):
-        replaced("aa\n", "a", "c", replace_all=False)
-    assert replaced("a a\n", "a", "b", replace_all=True).places == 2
+        replace_text("aa\n", "a", "c", replace_all=False)
+    assert replace_text("a a\n", "a", "b", replace_all=True).places == 2
     with pytest.raises(ToolError, match="are the same"):
-        replaced("a\n", "a", "a", replace_all=False)
+        replace_text("a\n", "a", "a", replace_all=False)
     with pytest.raises(ToolError, match="would stay as it is"):
-        replaced("a\r\nb\r\n", "a\nb", "a\r\nb", replace_all=False)
+        replace_text("a\r\nb\r\n", "a\nb", "a\r\nb", replace_all=False)
 
 
 def test_clauses_of_edits() -> None:
@@ -190,7 +191,7 @@ def test_clauses_of_edits() -> None:
     equivalent = {
         "'\\t' in extra and theirs and ('\\t' not in theirs) -> theirs and '\\t' not in theirs": "no tab to replace"
     }
-    assert_every_clause_decides(text_edit._in_kind, check, equivalent=equivalent)
+    assert_every_clause_decides(text_edit._convert_indentation, check, equivalent=equivalent)
 
 
 # Differences
@@ -199,21 +200,21 @@ def test_clauses_of_edits() -> None:
 def test_differences_are_small() -> None:
     """Lines that stand once in both texts hold the rest in place."""
     old = "one\ntwo\nsame\nsame\nthree\nfour\n"
-    assert diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
-    moved = diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
+    assert unified_diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
+    moved = unified_diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
     assert (moved.additions, moved.removals) == (1, 1)
-    assert (diff(old, old, "f").text, diff(old, old, "f").additions) == ("", 0)
-    only = diff("a\n", "a", "f")
+    assert (unified_diff(old, old, "f").text, unified_diff(old, old, "f").additions) == ("", 0)
+    only = unified_diff("a\n", "a", "f")
     assert (only.text, only.additions, only.removals) == (
         "--- f\n+++ f\n(only line ends or the end of the file differ)",
         0,
         0,
     )
-    plain = diff("a\nb\n", "a\nc\nd\n", "f")
+    plain = unified_diff("a\nb\n", "a\nc\nd\n", "f")
     assert plain.text == "--- f\n+++ f\n@@ -1,2 +1,3 @@\n a\n-b\n+c\n+d"
     assert plain.counts == "2 lines added, 1 removed"
-    assert diff("", "a\n", "f").counts == "1 line added, 0 removed"
-    assert diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
+    assert unified_diff("", "a\n", "f").counts == "1 line added, 0 removed"
+    assert unified_diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
 
 
 def test_changes_that_are_near_share_a_hunk() -> None:
@@ -221,29 +222,29 @@ def test_changes_that_are_near_share_a_hunk() -> None:
     for gap, hunks in ((6, 1), (7, 2)):
         new = list(lines)
         new[3], new[4 + gap] = "x", "y"
-        assert diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
+        assert unified_diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
     new = list(lines)
     new[9] = "x"
-    assert diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
+    assert unified_diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
         "@@ -7,7 +7,7 @@", " 7", " 8", " 9", "-10", "+x", " 11", " 12", " 13",
     ]  # fmt: skip
 
 
 def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = diff("", "ab\ncd\n", "f")
+    whole = unified_diff("", "ab\ncd\n", "f")
     for most, is_cut in ((len(whole.text) + 1, False), (len(whole.text), True)):
-        monkeypatch.setattr(line_diff, "_MOST_TEXT", most)
-        found = diff("", "ab\ncd\n", "f")
+        monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", most)
+        found = unified_diff("", "ab\ncd\n", "f")
         assert found.text.endswith("… the rest of the difference is left out") is is_cut
         assert (found.additions, found.removals) == (2, 0)
-    monkeypatch.setattr(line_diff, "_MOST_TEXT", 0)
-    assert diff("", "a\n", "f").text == "… the rest of the difference is left out"
+    monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", 0)
+    assert unified_diff("", "a\n", "f").text == "… the rest of the difference is left out"
     monkeypatch.undo()
     # Without fixed points a short stretch is compared line by line, a long one is replaced whole.
     old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
     for most, additions in ((16, 2), (15, 4)):
-        monkeypatch.setattr(line_diff, "_MOST_COMPARED", most)
-        assert diff(old, new, "f").additions == additions
+        monkeypatch.setattr(line_diff, "MAX_COMPARED_PAIRS", most)
+        assert unified_diff(old, new, "f").additions == additions
 
 
 def test_an_excerpt_has_a_few_lines_around_the_change() -> None:
@@ -406,12 +407,12 @@ def is_missing(call: Callable[[], object]) -> bool:
 
 def test_histories() -> None:
     check_histories()
-    checked = [last_change, plan, history._of_run, history._one_change]
+    checked = [last_change, plan, history._before_run, history._before_last_change]
     equivalent = {
-        "found = [_of_run(history, run_id) for history in (_of(versions, item) for item in paths) if history]"
-        " -> found = [_of_run(history, run_id) for history in (_of(versions, item) for item in paths)]":
+        "found = [_before_run(history, run_id) for history in histories if history]"
+        " -> found = [_before_run(history, run_id) for history in histories]":
         "nothing comes of an empty history",
-        "item.run_id == run_id and item.origin == 'tool' and place -> item.run_id == run_id and item.origin == 'tool'":
+        "item.run_id == run_id and item.origin == 'tool' and index -> item.run_id == run_id and item.origin == 'tool'":
         "the first version of a file is what was there before",
     }  # fmt: skip
     assert_every_clause_decides(checked, check_histories, equivalent=equivalent)
@@ -478,12 +479,12 @@ async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(project_context, "_SESSIONS", 2)
     days = iter(range(10))
     lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
-    seen = [(await lookout.look(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
+    seen = [(await lookout.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
     assert seen == ["0", "1", "0", "2", "0", "3"]
     assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
     assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
     with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: Scan(0.0))
-    await with_scan.look(SessionId("a"))
+    await with_scan.load(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
     assert git_state(str(tmp_path)) is None
 
@@ -499,7 +500,7 @@ async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatc
         return found
 
     monkeypatch.setattr(project_context, "context_places", then_gone)
-    assert (await lookout.look(SessionId("a"))).context == ()
+    assert (await lookout.load(SessionId("a"))).context == ()
 
 
 # What is ignored
@@ -508,15 +509,15 @@ async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatc
 def test_what_lies_outside_of_the_root_is_not_covered(tmp_path: Path) -> None:
     put(tmp_path / "root/.gitignore", "*.log\nbuild/\n")
     put(tmp_path / ".gitignore", "root\n")
-    rules = Ignore(str(tmp_path / "root"))
+    rules = IgnoreRules(str(tmp_path / "root"))
     rows = {"root/a.log": True, "root/a": False, "root/build/x": True, "root/sub/build/y/z": True, "root/b/c": False}
     for _ in range(2):
         assert {name: rules.covers(str(tmp_path / name)) for name in rows} == rows
     assert not rules.covers(str(tmp_path / "elsewhere/build"))
     assert not rules.is_root_ignored
     (tmp_path / ".git").mkdir()
-    assert Ignore(str(tmp_path / "root")).is_root_ignored
-    assert not Ignore(str(tmp_path / "root/sub")).covers(str(tmp_path / "root/sub/x"))
-    assert not Ignore(str(tmp_path)).is_root_ignored
-    assert {".git", "node_modules", "__pycache__", ".venv"} <= ignore_files.LITTER
-    assert text_encoding.stand_in(1_234, "ab") == "(1,234 bytes that are not kept, blake2b ab)\n"
+    assert IgnoreRules(str(tmp_path / "root")).is_root_ignored
+    assert not IgnoreRules(str(tmp_path / "root/sub")).covers(str(tmp_path / "root/sub/x"))
+    assert not IgnoreRules(str(tmp_path)).is_root_ignored
+    assert {".git", "node_modules", "__pycache__", ".venv"} <= ignore_files.GENERATED_NAMES
+    assert text_encoding.placeholder(1_234, "ab") == "(1,234 bytes that are not kept, blake2b ab)\n"

@@ -217,14 +217,14 @@ class EditorApprovals:
     def take(self, event: object) -> None:
         """Handle an approval or question event. Other events are ignored."""
         match event:
-            case PermissionRequestEvent(payload=ask):
-                self.permission(ask.payload)
-            case PermissionNotificationEvent(payload=notice):
-                self._answered(notice.payload)
-            case QuestionRequestEvent(payload=batch):
-                self.question(batch.payload)
-            case QuestionNotificationEvent(payload=closed):
-                self._closed(closed.payload.batch_id)
+            case PermissionRequestEvent(change=ask):
+                self.permission(ask.object)
+            case PermissionNotificationEvent(change=notice):
+                self._answered(notice.object)
+            case QuestionRequestEvent(change=batch):
+                self.question(batch.object)
+            case QuestionNotificationEvent(change=closed):
+                self._closed(closed.object.batch_id)
             case _:
                 pass
 

@@ -231,8 +231,8 @@ class WorkspaceBridge:
             self._is_behind = True
             await self._catch_up()
         match item.event:
-            case MessageEvent(payload=change) if change.type != "deleted":
-                self._take_message(change.payload, item.number or 0)
+            case MessageEvent(change=change) if change.type != "deleted":
+                self._take_message(change.object, item.number or 0)
             case MessageDeltaEvent(payload=growth):
                 if (narrator := self._narrators.get(growth.session_id)) is not None:
                     self.tell(growth.session_id, narrator.delta(growth))
@@ -247,16 +247,16 @@ class WorkspaceBridge:
 
     async def _take_other(self, item: StreamEvent) -> None:
         match item.event:
-            case SessionEvent(payload=change):
-                self._note((change.payload,))
+            case SessionEvent(change=change):
+                self._note((change.object,))
                 # The snapshot may be newer than this event, whose title and plan are then outdated.
-                is_new = (item.number or 0) > self._numbers.get(change.payload.id, 0)
-                narrator = self._narrators.get(change.payload.id)
+                is_new = (item.number or 0) > self._numbers.get(change.object.id, 0)
+                narrator = self._narrators.get(change.object.id)
                 if change.type != "deleted" and is_new and narrator is not None:
-                    self.tell(change.payload.id, narrator.session_now(change.payload, self._window))
-            case RunCompleteEvent(payload=complete):
-                self._end(complete.payload)
-            case AgentEvent(payload=Change(payload=notice)) if notice.type in ("retrying", "fallback"):
+                    self.tell(change.object.id, narrator.session_now(change.object, self._window))
+            case RunCompleteEvent(change=complete):
+                self._end(complete.object)
+            case AgentEvent(change=Change(object=notice)) if notice.type in ("retrying", "fallback"):
                 if notice.session_id in self._narrators:
                     self.tell(notice.session_id, [note(notice.error)])
             case ConfigChangedEvent():

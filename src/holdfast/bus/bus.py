@@ -102,8 +102,8 @@ class Bus:
         for entry in entries:
             if entry.number > self._newest:
                 self._newest = entry.number
-                if isinstance(entry.event, SessionEvent) and entry.event.payload.type == "deleted":
-                    self._backlog.empty(entry.event.payload.payload.id)
+                if isinstance(entry.event, SessionEvent) and entry.event.change.type == "deleted":
+                    self._backlog.empty(entry.event.change.object.id)
                 if self._readers:
                     self._backlog.append(entry)
         self._whole = None

@@ -98,8 +98,8 @@ class _Screen(RunOutput):
     def process(self, item: StreamEvent) -> None:
         """Print an event of the stream."""
         match item.event:
-            case MessageEvent(payload=change) if change.type != "deleted":
-                self.message(change.payload)
+            case MessageEvent(change=change) if change.type != "deleted":
+                self.message(change.object)
             case MessagePartEvent(payload=part):
                 self._answers.add_part(part)
                 self._print_tools([part.content])
@@ -111,15 +111,15 @@ class _Screen(RunOutput):
     def show_request(self, item: StreamEvent) -> None:
         """Print approvals and questions that cannot be answered here."""
         match item.event:
-            case PermissionRequestEvent(payload=ask):
-                self.print_bracketed(ask.payload.description, f"{ask.payload.tool_name} requests permission")
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
+            case PermissionRequestEvent(change=ask):
+                self.print_bracketed(ask.object.description, f"{ask.object.tool_name} requests permission")
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
                 refused = (
-                    "The permission request was withdrawn." if notice.payload.withdrawn else "Permission was refused."
+                    "The permission request was withdrawn." if notice.object.withdrawn else "Permission was refused."
                 )
-                self.print_bracketed("Permission was granted." if notice.payload.granted else refused)
-            case QuestionRequestEvent(payload=asked):
-                self.print_bracketed(" ".join(f"{item.question}" for item in asked.payload.questions), "Question")
+                self.print_bracketed("Permission was granted." if notice.object.granted else refused)
+            case QuestionRequestEvent(change=asked):
+                self.print_bracketed(" ".join(f"{item.question}" for item in asked.object.questions), "Question")
             case QuestionNotificationEvent():
                 self.print_bracketed("The question is closed.")
             case _:
@@ -168,8 +168,8 @@ class _AttachedTerminal(ApprovalPrompt):
 
     def process(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
-        if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
-            self._runs.add(item.event.payload.payload.run_id)
+        if isinstance(item.event, RunEvent) and item.event.change.object.session_id == self._session:
+            self._runs.add(item.event.change.object.run_id)
         super().process(item)
         self._questions.process(item)
 
@@ -301,7 +301,7 @@ def _show(item: StreamEvent, session: SessionId, screen: _Screen, terminal: _Att
     if terminal is None:
         screen.show_request(item)
     screen.process(item)
-    if isinstance(item.event, SessionEvent) and item.event.payload.type == "deleted":
+    if isinstance(item.event, SessionEvent) and item.event.change.type == "deleted":
         raise CommandError("The session was deleted.")
 
 

@@ -10,7 +10,7 @@ from holdfast.cli.common import CommandError, DefaultGroup, report_errors
 from holdfast.cli.local_settings import load_configuration, local_options, uses_color
 from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import ConfigSnapshot, Configuration
-from holdfast.config.problems import Problem, dotted, key_path
+from holdfast.config.problems import Problem, format_key, parse_key
 
 __all__ = ["command"]
 
@@ -48,7 +48,7 @@ def command() -> None:
 def show(*, origin: bool, shows_all: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """Show the settings in effect in this directory. Keys and tokens are never shown."""
     with report_errors():
-        reading = load_configuration(cwd, data_dir).reading()
+        reading = load_configuration(cwd, data_dir).snapshot()
         rows = _rows(reading, shows_all=shows_all)
         if as_json:
             _show_json(reading, rows, origin=origin)
@@ -70,12 +70,12 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
 
     with report_errors():
-        path = key_path(key)
-        reading = load_configuration(cwd, data_dir).reading()
-        value: Any = redacted(msgspec.to_builtins(_all_settings(reading)))
+        path = parse_key(key)
+        reading = load_configuration(cwd, data_dir).snapshot()
+        value: Any = redact(msgspec.to_builtins(_all_settings(reading)))
         for index, name in enumerate(path):
             try:
                 value = value[name]
@@ -101,11 +101,11 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
     from holdfast.config.toml_edit import parse_value, set_value
 
     with report_errors():
-        path = key_path(key)
+        path = parse_key(key)
         _refuse_secret(path, value)
         text = sys.stdin.read(_MAX_PIPED).rstrip("\n") if value == "-" else value
         configuration = load_configuration(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         set_value(file, path, parse_value(text, path), mode=None if project else 0o600)
         _confirm_set(configuration, path, file)
 
@@ -119,13 +119,13 @@ def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
     from holdfast.config.toml_edit import unset_value
 
     with report_errors():
-        path = key_path(key)
+        path = parse_key(key)
         configuration = load_configuration(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         unset_value(file, path, mode=None if project else 0o600)
-        origin = configuration.reading().origins.get(path)
+        origin = configuration.snapshot().origins.get(path)
         rest = f"; it is still set in {printable(str(origin))}" if origin else ""
-        click.echo(f"{dotted(path)} is no longer set in {printable(file)}{rest}.", err=True)
+        click.echo(f"{format_key(path)} is no longer set in {printable(file)}{rest}.", err=True)
 
 
 @command.command()
@@ -138,7 +138,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
 
     with report_errors():
         configuration = load_configuration(cwd, data_dir)
-        file = configuration.places.project_file if project else configuration.places.user_file
+        file = configuration.locations.project_file if project else configuration.locations.user_file
         _create_file(file, is_private=not project)
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         try:
@@ -147,7 +147,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
             raise CommandError(f"{printable(editor)} cannot be started: set EDITOR.") from None
         if code:
             raise CommandError(f"{printable(editor)} exited with code {code}.")
-        if _print_problems(configuration.reading()):
+        if _print_problems(configuration.snapshot()):
             sys.exit(1)
 
 
@@ -158,9 +158,9 @@ def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """List all problems of the files in effect here. Exits with 1 if there are any."""
     with report_errors():
         configuration = load_configuration(cwd, data_dir)
-        if _print_problems(configuration.reading(), configuration, as_json=as_json):
+        if _print_problems(configuration.snapshot(), configuration, as_json=as_json):
             sys.exit(1)
-        files = [source.path for source in configuration.places.sources if os.path.isfile(source.path)]
+        files = [source.path for source in configuration.locations.sources if os.path.isfile(source.path)]
         click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, no problems.", err=True)
 
 
@@ -186,7 +186,7 @@ def schema() -> None:
 def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """List all settings files, lowest precedence first. Existing files are marked."""
     with report_errors():
-        places = load_configuration(cwd, data_dir).places
+        places = load_configuration(cwd, data_dir).locations
         if project or user:
             click.echo(printable(places.project_file if project else places.user_file))
             return
@@ -213,29 +213,29 @@ def _rows(reading: ConfigSnapshot, *, shows_all: bool) -> list[tuple[str, str, s
     """Return key, value as JSON, and origin of each setting."""
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
     from holdfast.config.validate import leaves
 
     tree: Any = msgspec.to_builtins(_all_settings(reading)) if shows_all else reading.tree
     found = []
-    for path, value in leaves(redacted(tree)):
+    for path, value in leaves(redact(tree)):
         if path:
             origin = reading.origins.get(path)
-            found.append((dotted(path), msgspec.json.encode(value).decode(), str(origin or "default")))
+            found.append((format_key(path), msgspec.json.encode(value).decode(), str(origin or "default")))
     return found
 
 
 def _show_json(reading: ConfigSnapshot, rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     import msgspec
 
-    from holdfast.config.redaction import redacted
+    from holdfast.config.redaction import redact
 
     if origin:
         found: object = [
             {"key": key, "value": msgspec.Raw(text.encode()), "origin": where} for key, text, where in rows
         ]
     else:
-        found = redacted(reading.tree)
+        found = redact(reading.tree)
     click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
 
 
@@ -310,17 +310,19 @@ def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     from holdfast.extensions.search_paths import claude_files
     from holdfast.runtime.permission_rules import outdated_rules
 
-    files = (load_claude(folder) for folder in claude_files(configuration.places, os.environ))
+    files = (load_claude(folder) for folder in claude_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]
-    saved = configuration.places.sources[-1].path
-    return [*found, *outdated_rules(configuration.reading(), saved)]
+    saved = configuration.locations.sources[-1].path
+    return [*found, *outdated_rules(configuration.snapshot(), saved)]
 
 
 def _unset_variables(configuration: Configuration) -> list[Problem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
-    stored = {dotted(("providers", name, "api_key")) for name in _stored_keys(configuration)}
-    quiet = Configuration(configuration.places, os.environ, trust=configuration.trust, run=lambda _command, _env: "-")
+    stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
+    quiet = Configuration(
+        configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
+    )
     found: list[Problem] = []
     for name, provider in settings.providers.items():
         found += () if provider.disable else quiet.provider(name)[1]
@@ -333,20 +335,20 @@ def _unset_variables(configuration: Configuration) -> list[Problem]:
 
 def _readable_key_files(configuration: Configuration) -> list[Problem]:
     """Return files with plain keys that other users of the machine can read."""
-    from holdfast.config.redaction import is_secret, redacted_value
+    from holdfast.config.redaction import is_secret, redact_value
 
-    reading = configuration.reading()
-    files = {configuration.places.credentials_file}
+    reading = configuration.snapshot()
+    files = {configuration.locations.credentials_file}
     for path, origin in reading.origins.items():
         value: Any = reading.tree
         for name in path:
             value = value[name]
-        if is_secret(path) and redacted_value(value, path) == "set":
+        if is_secret(path) and redact_value(value, path) == "set":
             files.add(origin.file)
-    mine = [source.path for source in configuration.places.sources if source.kind in ("user", "crush")]
+    mine = [source.path for source in configuration.locations.sources if source.kind in ("user", "crush")]
     return [
         Problem("warning", file, 0, "", f"contains keys and is readable by other users: chmod 600 {file}")
-        for file in (*mine, configuration.places.credentials_file)
+        for file in (*mine, configuration.locations.credentials_file)
         if file in files and os.path.isfile(file) and os.stat(file).st_mode & 0o077
     ]
 
@@ -354,13 +356,13 @@ def _readable_key_files(configuration: Configuration) -> list[Problem]:
 def _stored_keys(configuration: Configuration) -> list[str]:
     from holdfast.config.credentials import Credentials
 
-    return list(Credentials(configuration.places.credentials_file, os.environ).providers())
+    return list(Credentials(configuration.locations.credentials_file, os.environ).providers())
 
 
 def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
-    from holdfast.config.redaction import is_named_secret, redacted_value
+    from holdfast.config.redaction import is_named_secret, redact_value
 
-    if value != "-" and is_named_secret(path) and redacted_value(value, path) != value:
+    if value != "-" and is_named_secret(path) and redact_value(value, path) != value:
         names = [name for name in path if isinstance(name, str)]
         how = f"holdfast login {names[1]}" if names[0] == "providers" and names[-1] == "api_key" else "- and stdin"
         raise CommandError(
@@ -370,8 +372,8 @@ def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
 
 
 def _confirm_set(configuration: Configuration, path: tuple[str | int, ...], file: str) -> None:
-    reading = configuration.reading()
-    click.echo(f"{printable(dotted(path))} is set in {printable(file)}.", err=True)
+    reading = configuration.snapshot()
+    click.echo(f"{printable(format_key(path))} is set in {printable(file)}.", err=True)
     above = reading.origins.get(path)
     if any(item.path[: len(path)] == path[: len(item.path)] for item in reading.withheld if item.file == file):
         click.echo("It has no effect until this project is trusted: holdfast trust.", err=True)
@@ -382,13 +384,15 @@ def _confirm_set(configuration: Configuration, path: tuple[str | int, ...], file
 def _create_file(file: str, *, is_private: bool) -> None:
     """Create the file with the right mode, which an editor would not do."""
     if not os.path.lexists(file):
-        from holdfast.config.atomic_files import replace
+        from holdfast.atomic_files import replace_file
 
-        replace(file, b"", mode=0o600 if is_private else 0o644)
+        replace_file(file, b"", mode=0o600 if is_private else 0o644)
 
 
 def _missing_key_message(path: tuple[str | int, ...]) -> str:
     from holdfast.config.validate import key_type
 
     known = key_type(path) is not None
-    return f"{printable(dotted(path))} is not set." if known else f"{printable(dotted(path))} is not a known key."
+    return (
+        f"{printable(format_key(path))} is not set." if known else f"{printable(format_key(path))} is not a known key."
+    )

@@ -227,17 +227,17 @@ class Worker:
 
     def _show(self, event: Event) -> None:
         match event:
-            case RunEvent(payload=change):
-                if change.payload.state == "active":
-                    self._runs[change.payload.session_id] = change.payload.run_id
+            case RunEvent(change=change):
+                if change.object.state == "active":
+                    self._runs[change.object.session_id] = change.object.run_id
             case MessageDeltaEvent(payload=delta):
                 self._count(delta.session_id)
                 self._printer.stream(delta.text)
             case MessagePartEvent(payload=part):
                 self._show_part(part.session_id, part.content)
-            case RunCompleteEvent(payload=change) if change.payload.run_id not in self.record.ends:
-                self.record.ends[change.payload.run_id] = change.payload
-                self._printer.end(change.payload)
+            case RunCompleteEvent(change=change) if change.object.run_id not in self.record.ends:
+                self.record.ends[change.object.run_id] = change.object
+                self._printer.end(change.object)
             case _:
                 pass
 

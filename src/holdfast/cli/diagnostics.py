@@ -190,12 +190,12 @@ def dirs_command(*, as_json: bool, data_dir: str | None, host: str | None) -> No
       holdfast dirs
       holdfast dirs --json
     """
-    from holdfast.config.locations import places_for
+    from holdfast.config.locations import locate_settings
 
     with report_errors():
         where = locate(host, data_dir)
     known = {**os.environ, "HOME": os.environ.get("HOME") or os.path.expanduser("~")}
-    mine = places_for("/", known, data_dir=where.data_dir)
+    mine = locate_settings("/", known, data_dir=where.data_dir)
     places = {
         "settings": mine.user_file,
         "keys": mine.credentials_file,
@@ -298,6 +298,6 @@ async def _render_prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> st
 
     configuration = load_configuration(cwd, data_dir)
     skills = look_for_skills(configuration, os.environ)
-    lookout = lookout_for(configuration.places.directory, configuration.current, os.environ, skills.notes)
-    place = await lookout.look(SessionId(""))
+    lookout = lookout_for(configuration.locations.directory, configuration.current, os.environ, skills.notes)
+    place = await lookout.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

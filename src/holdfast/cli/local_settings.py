@@ -13,7 +13,7 @@ import click
 from holdfast.cli.common import directory_option
 from holdfast.client.paths import data_directory
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 
 __all__ = ["load_configuration", "local_options", "uses_color"]
 
@@ -31,7 +31,7 @@ def load_configuration(cwd: str, data_dir: str | None) -> Configuration:
     environment = dict(os.environ)
     environment.setdefault("HOME", os.path.expanduser("~"))
     data = os.path.realpath(data_directory(data_dir, environment, environment["HOME"]))
-    places = places_for(cwd, environment, data_dir=data, workspace_id=_workspace_id(data, cwd))
+    places = locate_settings(cwd, environment, data_dir=data, workspace_id=_workspace_id(data, cwd))
     return Configuration(places, environment)
 
 

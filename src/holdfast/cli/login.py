@@ -90,7 +90,7 @@ def logout(*, provider: str, cwd: str, data_dir: str | None) -> None:
 
 
 def _credentials(configuration: Configuration) -> Credentials:
-    return Credentials(configuration.places.credentials_file, os.environ)
+    return Credentials(configuration.locations.credentials_file, os.environ)
 
 
 def _login(credentials: Credentials, configuration: Configuration, name: str) -> None:
@@ -114,7 +114,7 @@ def _provider_id(configuration: Configuration, name: str) -> str | None:
 
     if name in configuration.settings.providers:
         return name
-    known = load_catalog(Path(configuration.places.data_dir)).provider(name)
+    known = load_catalog(Path(configuration.locations.data_dir)).provider(name)
     return None if known is None else known.id
 
 
@@ -122,7 +122,7 @@ def _unknown_provider_hint(configuration: Configuration, provider: str) -> str:
     """Return advice for a key of an unknown provider."""
     from holdfast.providers.catalog import close_matches, load_catalog
 
-    catalog = load_catalog(Path(configuration.places.data_dir))
+    catalog = load_catalog(Path(configuration.locations.data_dir))
     close = close_matches(provider, [*configuration.settings.providers, *(known.id for known in catalog.providers)])
     meant = f" Did you mean {' or '.join(map(printable, close))}? Then holdfast logout {printable(provider)}."
     return (
@@ -153,13 +153,13 @@ def _other_keys(configuration: Configuration) -> list[_KeySource]:
     """Return keys that were not stored by a login: in settings, and in variables that the catalogue names."""
     from holdfast.providers.catalog import load_catalog
 
-    reading = configuration.reading()
+    reading = configuration.snapshot()
     found: list[_KeySource] = []
     for name, provider in reading.settings.providers.items():
         origin = reading.origins.get(("providers", name, "api_key"))
         if provider.api_key and origin is not None:
             found.append(_KeySource(name, "template" if is_template(provider.api_key) else "settings", str(origin)))
     variables = configuration.environment()
-    for known in load_catalog(Path(configuration.places.data_dir)).providers:
+    for known in load_catalog(Path(configuration.locations.data_dir)).providers:
         found += [_KeySource(known.id, "variable", name) for name in known.api_key if variables.get(name)][:1]
     return found

@@ -7,11 +7,8 @@ standard stream or an output that cannot be written leads to a message and an ex
 
 import os
 import sys
-from io import TextIOWrapper
 
-from holdfast.cli.console.run_output import BROKEN_PIPE, print_stderr
-
-__all__ = ["COMMANDS", "escape_unencodable", "handle_write_error", "main", "replace_closed_streams"]
+__all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "tui": ("holdfast.cli.clients:tui_command", "Open the terminal app (the default)."),
@@ -59,12 +56,16 @@ def main() -> None:
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
-    replace_closed_streams()
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from holdfast.cli.console.standard_streams import replace_closed_streams
+
+        replace_closed_streams()
     try:
         code = None if "_HOLDFAST_COMPLETE" in os.environ else _run_without_click(sys.argv[1:])
         if code is not None:
             sys.exit(code)
         from holdfast.cli.click_group import holdfast
+        from holdfast.cli.console.standard_streams import escape_unencodable
 
         escape_unencodable()
         holdfast(prog_name="holdfast")
@@ -72,6 +73,8 @@ def main() -> None:
         # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
+        from holdfast.cli.console.standard_streams import handle_write_error
+
         sys.exit(handle_write_error(error))
     finally:
         _ignore_signals()
@@ -104,37 +107,3 @@ def _run_without_click(arguments: list[str]) -> int | None:
 
         return serve_fast(arguments[1:])
     return None
-
-
-def replace_closed_streams() -> None:
-    """Replace standard streams that were closed before this process began.
-
-    Otherwise the next opened files would get their descriptors. Reading from a replacement ends at once; writing to it
-    still fails.
-    """
-    if sys.stdin is None:
-        os.open(os.devnull, os.O_RDONLY)
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stdout is None:
-        os.open(os.devnull, os.O_RDONLY)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        os.open(os.devnull, os.O_WRONLY)
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-
-
-def escape_unencodable() -> None:
-    """Write characters that the terminal's encoding lacks as escapes instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
-
-
-def handle_write_error(error: OSError) -> int:
-    """Return the exit code after a failed write, and discard buffered output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if isinstance(error, BrokenPipeError):
-        return BROKEN_PIPE
-    subject = error.filename if isinstance(error.filename, str) else "The output could not be written"
-    print_stderr(f"holdfast: {subject}: {error.strerror or error}.")
-    return 1

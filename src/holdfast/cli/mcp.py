@@ -80,7 +80,7 @@ def _withheld(where: dict[str, Any]) -> list[str]:
     """Return the servers of a project that is not trusted."""
     if where["host"]:
         return []
-    reading = load_configuration(where["cwd"], where["data_dir"]).reading()
+    reading = load_configuration(where["cwd"], where["data_dir"]).snapshot()
     return sorted({str(item.path[1]) for item in reading.withheld if item.path[0] == "mcp" and len(item.path) > 1})
 
 
@@ -217,7 +217,7 @@ async def _show_address(client: "Client", workspace: "WorkspaceId", name: str, *
 
 
 def _settings_file(configuration: Configuration, *, project: bool) -> str:
-    return configuration.places.project_file if project else configuration.places.user_file
+    return configuration.locations.project_file if project else configuration.locations.user_file
 
 
 def _pairs(values: tuple[str, ...], what: str) -> dict[str, str]:
@@ -290,12 +290,12 @@ def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, p
         raise CommandError("The name of a server consists of at most 40 letters, digits, - and _.")
     _refuse_secrets(settings)
     file = _settings_file(configuration, project=project)
-    known = [origin for path, origin in configuration.reading().origins.items() if path[:2] == ("mcp", name)]
+    known = [origin for path, origin in configuration.snapshot().origins.items() if path[:2] == ("mcp", name)]
     if any(origin.file == file for origin in known):
         raise CommandError(f"{name} is already set in {printable(file)}. To replace it: holdfast mcp remove {name}")
     set_value(file, ("mcp", name), settings, mode=None if project else 0o600)
     print_stderr(f"{name} is set in {printable(file)}.")
-    if project and not configuration.reading().project.is_trusted:
+    if project and not configuration.snapshot().project.is_trusted:
         print_stderr("It has no effect until this project is trusted: holdfast trust.")
     elif known:
         print_stderr(f"Another file sets it, too: {printable(str(known[0]))}.")
@@ -334,13 +334,13 @@ def remove(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
 
 def _other_file(configuration: Configuration, name: str) -> str:
     """Name another file that configures a server, also one of a project that is not trusted."""
-    reading = configuration.reading()
+    reading = configuration.snapshot()
     places = [(origin.file, origin.line) for path, origin in reading.origins.items() if path[:2] == ("mcp", name)]
     places += [(item.file, item.line) for item in reading.withheld if item.path[:2] == ("mcp", name)]
     if not places:
         return ""
     file, line = places[0]
-    how = " (--project)" if file == configuration.places.project_file else ""
+    how = " (--project)" if file == configuration.locations.project_file else ""
     return f" It is also set in {printable(file)}:{line}{how}."
 
 
@@ -349,14 +349,14 @@ def _set_disabled(name: str, *, off: bool, project: bool, cwd: str, data_dir: st
 
     with report_errors():
         configuration = load_configuration(cwd, data_dir)
-        known = configuration.reading().settings.mcp
+        known = configuration.snapshot().settings.mcp
         if name not in known and name not in _withheld({"host": None, "cwd": cwd, "data_dir": data_dir}):
             raise CommandError(
                 f"There is no server {printable(name)}. Configured: {', '.join(sorted(known)) or 'none'}."
             )
         file = _settings_file(configuration, project=project)
         set_value(file, ("mcp", name, "disabled"), off, mode=None if project else 0o600)
-        above = configuration.reading().origins.get(("mcp", name, "disabled"))
+        above = configuration.snapshot().origins.get(("mcp", name, "disabled"))
         if above is not None and above.file != file:
             raise CommandError(f"It has no effect here: {printable(str(above))} overrides it.")
         print_stderr(f"{printable(name)} is {'disabled' if off else 'enabled'} in {printable(file)}.")

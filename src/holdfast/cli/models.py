@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ _NO_KEY = (
 @click.argument("term", nargs=-1)
 @click.option("--all", "shows_all", is_flag=True, help="Include providers without a key.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all details.")
-@click.option("--refresh", is_flag=True, help="Fetch the newest catalogue from the npm registry first.")
+@click.option("--refresh", is_flag=True, help="Query providers for models that are newer than the catalogue.")
 @local_options
 def command(
     *, term: tuple[str, ...], shows_all: bool, as_json: bool, refresh: bool, cwd: str, data_dir: str | None
@@ -60,15 +60,11 @@ def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, 
     from holdfast.runtime.model_selection import SelectedModels, means_of
 
     configuration = load_configuration(cwd, data_dir)
-    data = Path(configuration.places.trust_file).parent
-    if refresh:
-        from holdfast.providers.catalog_refresh import LIMIT, refresh_catalog
-
-        with progress_dots(f"Fetching the newest catalogue from the npm registry (at most {LIMIT:g} s)"):
-            source = refresh_catalog(data, os.environ).source
-        click.echo(f"The catalogue is now that of {source.made} ({source.package} {source.version}).", err=True)
-    credentials = Credentials(configuration.places.credentials_file, os.environ)
-    chosen, views, problem = asyncio.run(_query_models(SelectedModels(means_of(configuration, credentials, data))))
+    data = Path(configuration.locations.trust_file).parent
+    credentials = Credentials(configuration.locations.credentials_file, os.environ)
+    models = SelectedModels(means_of(configuration, credentials, data))
+    with progress_dots("Querying providers for their models") if refresh else nullcontext():
+        chosen, views, problem = asyncio.run(_query_models(models, refresh=refresh))
     found = _matching(views, term) if term else [view for view in views if shows_all or _is_shown(view)]
     if as_json:
         _print_json(chosen, found, problem)
@@ -79,7 +75,9 @@ def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, 
         sys.exit(1)
 
 
-async def _query_models(models: "SelectedModels") -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
+async def _query_models(
+    models: "SelectedModels", *, refresh: bool
+) -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
     """Return the selected models, all providers, and why no model could be selected."""
     from holdfast.domain.errors import ProviderError
     from holdfast.providers.http_client import close_connections
@@ -87,7 +85,7 @@ async def _query_models(models: "SelectedModels") -> tuple[dict[str, tuple[str, 
     chosen: dict[str, tuple[str, str]] = {}
     problem = ""
     try:
-        views = list(await models.providers_view())
+        views = list(await models.providers_view(refresh=refresh))
         for size, choose in (("large", models.large), ("small", models.small)):
             try:
                 info = (await choose()).info

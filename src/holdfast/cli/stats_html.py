@@ -1,4 +1,4 @@
-"""Statistics as a self-contained HTML page without scripts or external resources. Pure.
+"""Statistics as a self-contained HTML page without scripts or external resources.
 
 Each colour has one meaning: blue is a quantity, outcomes have their own colours. Light and dark follow the browser's
 setting.

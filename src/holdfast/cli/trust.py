@@ -12,8 +12,8 @@ from holdfast.cli.common import CommandError, report_errors
 from holdfast.cli.local_settings import load_configuration, uses_color
 from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
-from holdfast.config.problems import dotted
-from holdfast.config.redaction import redacted
+from holdfast.config.problems import format_key
+from holdfast.config.redaction import redact
 from holdfast.config.validate import leaves
 from holdfast.extensions.trusted_files import TrustableFile, brought_files, give_trust, take_trust_back, untrusted
 
@@ -53,7 +53,7 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 
 def _revoke(configuration: Configuration) -> None:
-    anchor = configuration.reading().project.anchor
+    anchor = configuration.snapshot().project.anchor
     if take_trust_back(configuration, _trustable_files(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
@@ -61,11 +61,11 @@ def _revoke(configuration: Configuration) -> None:
 
 
 def _trustable_files(configuration: Configuration) -> tuple[TrustableFile, ...]:
-    return brought_files(configuration.places, os.environ)
+    return brought_files(configuration.locations, os.environ)
 
 
 def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None:
-    reading = configuration.reading()
+    reading = configuration.snapshot()
     project = reading.project
     files = _trustable_files(configuration)
     broken = [
@@ -97,7 +97,7 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
 
 
 def _is_project(configuration: Configuration, file: str) -> bool:
-    return any(source.kind == "project" and source.path == file for source in configuration.places.sources)
+    return any(source.kind == "project" and source.path == file for source in configuration.locations.sources)
 
 
 def _show(configuration: Configuration) -> None:
@@ -105,7 +105,7 @@ def _show(configuration: Configuration) -> None:
     for layer, withheld in configuration.project_layers():
         click.echo(printable(layer.file))
         needs = {item.path for item in withheld}
-        rows = list(leaves(redacted(layer.tree)))
+        rows = list(leaves(redact(layer.tree)))
         for path, value in rows[:_MAX_SHOWN]:
             needs_trust = any(path[:length] in needs for length in range(1, len(path) + 1))
             _print_value(path, value, layer.lines.get(path, 0), needs_trust=needs_trust)
@@ -124,7 +124,7 @@ def _show_files(files: Sequence[TrustableFile]) -> None:
 def _print_value(path: tuple[str | int, ...], value: Any, line: int, *, needs_trust: bool) -> None:  # noqa: ANN401 - any JSON
     import msgspec
 
-    _print_setting(f"{dotted(path)} = {msgspec.json.encode(value).decode()}", line, needs_trust=needs_trust)
+    _print_setting(f"{format_key(path)} = {msgspec.json.encode(value).decode()}", line, needs_trust=needs_trust)
 
 
 def _print_setting(text: str, line: int, *, needs_trust: bool) -> None:

@@ -236,7 +236,7 @@ def _forwarded(host: str, where: ServerLocation, environment: Mapping[str, str])
     # Imported on demand: every command loads this module, and few need ssh.
     forward = import_module("holdfast.client.ssh")
     target = forward.parse_target(host)
-    way = forward.Forward(target, environment)
+    way = forward.SshForward(target, environment)
     way.open()
     return where._replace(address=Address(path=way.path), again=way.open, directory=target.directory)
 

@@ -183,16 +183,16 @@ class View:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 return self._grow(growth)
-            case MessageEvent(payload=message):
+            case MessageEvent(change=message):
                 self._put_message(message)
-            case SessionEvent(payload=session):
+            case SessionEvent(change=session):
                 self._put_session(session)
-            case RunEvent(payload=run):
+            case RunEvent(change=run):
                 self._put_run(run)
-            case RunCompleteEvent(payload=complete):
-                self._end_run(complete.payload)
-            case AgentEvent(payload=said):
-                self.notices.append(said.payload)
+            case RunCompleteEvent(change=complete):
+                self._end_run(complete.object)
+            case AgentEvent(change=said):
+                self.notices.append(said.object)
             case ToolOutputEvent(payload=output):
                 return self._hear(output)
             case (
@@ -208,14 +208,14 @@ class View:
 
     def _take_ask(self, event: AskEvent) -> bool:
         match event:
-            case PermissionRequestEvent(payload=ask):
-                self.permissions[ask.payload.id] = msgspec.to_builtins(ask.payload)
-            case PermissionNotificationEvent(payload=notice):
-                return self._answered(msgspec.to_builtins(notice.payload))
-            case QuestionRequestEvent(payload=batch):
-                self.questions[batch.payload.id] = msgspec.to_builtins(batch.payload)
-            case QuestionNotificationEvent(payload=closed):
-                self.questions.pop(closed.payload.batch_id, None)
+            case PermissionRequestEvent(change=ask):
+                self.permissions[ask.object.id] = msgspec.to_builtins(ask.object)
+            case PermissionNotificationEvent(change=notice):
+                return self._answered(msgspec.to_builtins(notice.object))
+            case QuestionRequestEvent(change=batch):
+                self.questions[batch.object.id] = msgspec.to_builtins(batch.object)
+            case QuestionNotificationEvent(change=closed):
+                self.questions.pop(closed.object.batch_id, None)
         return True
 
     def _grow(self, growth: MessageDelta | MessagePart) -> bool:
@@ -233,7 +233,7 @@ class View:
         return True
 
     def _put_message(self, change: Change[Message]) -> None:
-        message = change.payload
+        message = change.object
         for result in message.tool_results:
             self.outputs.pop(result.tool_call_id, None)
         if change.type == "deleted":
@@ -247,7 +247,7 @@ class View:
         """Update the message count of a session when a message arrives, because the session's own
         event may be delayed.
         """
-        message = change.payload
+        message = change.object
         session = self.sessions.get(message.session_id)
         if session is None or change.type == "updated":
             return
@@ -257,7 +257,7 @@ class View:
         self.sessions[session.id] = msgspec.structs.replace(session, message_count=count, updated_at=at)
 
     def _put_session(self, change: Change[Session]) -> None:
-        session = change.payload
+        session = change.object
         if change.type != "deleted":
             self.sessions[session.id] = session
             return
@@ -273,7 +273,7 @@ class View:
                 del asks[name]
 
     def _put_run(self, change: Change[Run]) -> None:
-        run = change.payload
+        run = change.object
         if change.type == "deleted":
             self._remove_run(run.run_id)
             return

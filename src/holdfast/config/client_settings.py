@@ -9,23 +9,23 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.config.atomic_files import LARGEST, Unreadable, contents, locked, replace
-from holdfast.config.line_numbers import DEEPEST, TooDeep, json_lines
-from holdfast.config.problems import key_path
+from holdfast.atomic_files import MAX_FILE_SIZE, FileUnreadable, directory_lock, read_file, replace_file
+from holdfast.config.line_numbers import MAX_DEPTH, TooDeep, json_lines
+from holdfast.config.problems import parse_key
 from holdfast.domain.errors import BadRequest
 
-__all__ = ["ConfigStore", "Scope", "merged"]
+__all__ = ["ConfigStore", "Scope", "merge_trees"]
 
 Scope = Literal[0, 1]
 """0 is the user's, 1 the workspace's."""
 
 
-def merged(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+def merge_trees(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
     """Objects are merged key by key; anything else in `upper` replaces what is below it."""
     result = dict(lower)
     for key, value in upper.items():
         below = result.get(key)
-        result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        result[key] = merge_trees(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return result
 
 
@@ -37,9 +37,9 @@ class ConfigStore:
 
     def read(self) -> dict[str, Any]:
         user, workspace = (_load(path) for path in self._files)
-        return merged(user, workspace)
+        return merge_trees(user, workspace)
 
-    def scope(self, scope: Scope) -> dict[str, Any]:
+    def read_scope(self, scope: Scope) -> dict[str, Any]:
         """What one of them says by itself."""
         return _load(self._files[scope])
 
@@ -52,11 +52,11 @@ class ConfigStore:
     def _change(self, scope: int, key: str, value: object, *, remove: bool) -> None:
         if scope not in (0, 1):
             raise BadRequest("The scope is 0 for the user's settings or 1 for the workspace's.")
-        names = [name for name in key_path(key) if isinstance(name, str)]
-        if len(names) < len(key_path(key)):
+        names = [name for name in parse_key(key) if isinstance(name, str)]
+        if len(names) < len(parse_key(key)):
             raise BadRequest("A list is set as a whole: name its key without a place in it.")
         path = self._files[scope]
-        with locked(str(path.parent)):
+        with directory_lock(str(path.parent)):
             self._patch(path, names, value, remove=remove)
 
     def _patch(self, path: Path, names: list[str], value: object, *, remove: bool) -> None:
@@ -78,20 +78,20 @@ class ConfigStore:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(contents(str(path))[0], type=dict[str, Any])
+        return msgspec.json.decode(read_file(str(path))[0], type=dict[str, Any])
     except FileNotFoundError:
         return {}
-    except (msgspec.DecodeError, RecursionError, Unreadable) as error:
+    except (msgspec.DecodeError, RecursionError, FileUnreadable) as error:
         raise BadRequest(f"{path} is not a JSON object: mend it or move it away.") from error
 
 
 def _save(path: Path, whole: dict[str, Any]) -> None:
     """What the settings would not be read from is not written: all that the file says would be without effect."""
     data = msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
-    if len(data) > LARGEST:
-        raise BadRequest(f"The settings would be larger than {LARGEST // 1024} KiB: nothing was changed.")
+    if len(data) > MAX_FILE_SIZE:
+        raise BadRequest(f"The settings would be larger than {MAX_FILE_SIZE // 1024} KiB: nothing was changed.")
     try:
         json_lines(data.decode())
     except (TooDeep, RecursionError) as error:
-        raise BadRequest(f"The settings would be deeper than {DEEPEST} levels: nothing was changed.") from error
-    replace(str(path), data)
+        raise BadRequest(f"The settings would be deeper than {MAX_DEPTH} levels: nothing was changed.") from error
+    replace_file(str(path), data)

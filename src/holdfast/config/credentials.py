@@ -18,21 +18,21 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.config.atomic_files import Signature, contents, locked, replace, signature
+from holdfast.atomic_files import Signature, directory_lock, file_signature, read_file, replace_file
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError
 from holdfast.tasks import TaskOwner
 
 __all__ = [
-    "BadKeyText",
+    "CredentialStorage",
     "Credentials",
-    "Held",
+    "InvalidKey",
     "Keyring",
     "KeyringFailed",
     "Post",
-    "SignInAgain",
+    "SignInRequired",
     "Token",
     "TokenRefresher",
-    "system_vault",
+    "system_keyring",
 ]
 
 
@@ -85,7 +85,7 @@ class _SystemKeyring:
             return
 
 
-def system_vault(environment: Mapping[str, str]) -> Keyring | None:
+def system_keyring(environment: Mapping[str, str]) -> Keyring | None:
     """None without the package, without a keyring that works, or with HOLDFAST_KEYRING=0."""
     if environment.get("HOLDFAST_KEYRING") == "0":
         return None
@@ -99,13 +99,13 @@ def system_vault(environment: Mapping[str, str]) -> Keyring | None:
 
 # Keys and tokens of providers, apart from the settings: in the system's keyring, else in a file that is its owner's.
 
-Held: TypeAlias = Literal["keyring", "file", "token"]
+CredentialStorage: TypeAlias = Literal["keyring", "file", "token"]
 
-_LONGEST_KEY = 16 * 1024
-_LONGEST_NAME = 100
+_MAX_KEY_LENGTH = 16 * 1024
+_MAX_NAME_LENGTH = 100
 
 
-class BadKeyText(BadRequest):
+class InvalidKey(BadRequest):
     """A key is one word without spaces: copy it again, whole."""
 
 
@@ -139,13 +139,13 @@ class Credentials:
     """Of one user, in `path`. Reading a key from a keyring may take a while: a server asks in a thread."""
 
     def __init__(
-        self, path: str, environment: Mapping[str, str] | None = None, *, vault: Keyring | None = None
+        self, path: str, environment: Mapping[str, str] | None = None, *, keyring: Keyring | None = None
     ) -> None:
         self._path = path
         self._environment = environment or {}
-        self._vault = vault
-        self._seen: Signature = None
-        self._known = _Stored()
+        self._keyring_backend = keyring
+        self._signature: Signature = None
+        self._cached = _Stored()
 
     @property
     def path(self) -> str:
@@ -156,10 +156,10 @@ class Credentials:
 
     def get(self, provider: str) -> str | None:
         """The key, or the access token if one signed in."""
-        stored = self._stored()
+        stored = self._current()
         if provider in stored.keyring:
-            vault = self._keyring()
-            kept = vault.get(provider) if vault is not None else None
+            keyring = self._keyring()
+            kept = keyring.get(provider) if keyring is not None else None
             if kept is not None:
                 return kept
         if provider in stored.keys:
@@ -167,14 +167,14 @@ class Credentials:
         token = stored.tokens.get(provider)
         return token.access_token if token is not None else None
 
-    def put(self, provider: str, key: str) -> Held:
+    def put(self, provider: str, key: str) -> CredentialStorage:
         """Where it went."""
         _check(provider, key)
-        self._fresh()
+        self._read()
         # Before the lock: a keyring may ask its owner to open it, and nobody else has to wait for that.
-        is_in_keyring = self._to_keyring(provider, key)
+        is_in_keyring = self._put_in_keyring(provider, key)
         with self._locked():
-            stored = self._fresh()
+            stored = self._read()
             rest = {name: kept for name, kept in stored.keys.items() if name != provider}
             names = tuple(name for name in stored.keyring if name != provider)
             if is_in_keyring:
@@ -185,10 +185,10 @@ class Credentials:
 
     def remove(self, provider: str) -> bool:
         """Key and token. Whether there was anything."""
-        if provider in self._fresh().keyring and (vault := self._keyring()) is not None:
-            vault.remove(provider)
+        if provider in self._read().keyring and (keyring := self._keyring()) is not None:
+            keyring.remove(provider)
         with self._locked():
-            stored = self._fresh()
+            stored = self._read()
             if provider not in {*stored.keyring, *stored.keys, *stored.tokens}:
                 return False
             self._write(
@@ -200,70 +200,70 @@ class Credentials:
             )
             return True
 
-    def providers(self) -> dict[str, Held]:
+    def providers(self) -> dict[str, CredentialStorage]:
         """Who has something here, and what."""
-        stored = self._stored()
-        found: dict[str, Held] = dict.fromkeys(stored.tokens, "token")
+        stored = self._current()
+        found: dict[str, CredentialStorage] = dict.fromkeys(stored.tokens, "token")
         found |= dict.fromkeys(stored.keys, "file")
         found |= dict.fromkeys(stored.keyring, "keyring")
         return dict(sorted(found.items()))
 
     def token(self, provider: str) -> Token | None:
-        return self._stored().tokens.get(provider)
+        return self._current().tokens.get(provider)
 
     def put_token(self, provider: str, token: Token) -> None:
         _check(provider, token.access_token)
         with self._locked():
-            stored = self._fresh()
+            stored = self._read()
             self._write(msgspec.structs.replace(stored, tokens={**stored.tokens, provider: token}))
 
     def _keyring(self) -> Keyring | None:
-        if self._vault is None:
-            self._vault = system_vault(self._environment)
-        return self._vault
+        if self._keyring_backend is None:
+            self._keyring_backend = system_keyring(self._environment)
+        return self._keyring_backend
 
-    def _to_keyring(self, provider: str, key: str) -> bool:
-        vault = self._keyring()
-        if vault is None:
+    def _put_in_keyring(self, provider: str, key: str) -> bool:
+        keyring = self._keyring()
+        if keyring is None:
             return False
         try:
-            vault.put(provider, key)
+            keyring.put(provider, key)
         except KeyringFailed:
             return False
         return True
 
     def _locked(self) -> AbstractContextManager[None]:
-        return locked(os.path.dirname(self._path))
+        return directory_lock(os.path.dirname(self._path))
 
-    def _stored(self) -> _Stored:
-        seen = signature(self._path)
-        if seen != self._seen:
-            self._known = self._fresh()
-        return self._known
+    def _current(self) -> _Stored:
+        seen = file_signature(self._path)
+        if seen != self._signature:
+            self._cached = self._read()
+        return self._cached
 
-    def _fresh(self) -> _Stored:
+    def _read(self) -> _Stored:
         try:
-            data, self._seen = contents(self._path)
-            self._known = msgspec.convert(tomllib.loads(data.decode("utf-8-sig")), _Stored)
+            data, self._signature = read_file(self._path)
+            self._cached = msgspec.convert(tomllib.loads(data.decode("utf-8-sig")), _Stored)
         except FileNotFoundError:
-            self._known, self._seen = _Stored(), None
+            self._cached, self._signature = _Stored(), None
         except (ValueError, RecursionError):
             # Without the cause: a parser's message may repeat what it read.
-            self._seen = None
+            self._signature = None
             raise HoldfastError(f"{self._path} is not valid: mend it, or move it away and log in again.") from None
-        return self._known
+        return self._cached
 
     def _write(self, stored: _Stored) -> None:
         # Keys are written seldom; whoever only reads one need not load the writer.
         toml = importlib.import_module("tomlkit")
-        replace(self._path, toml.dumps(msgspec.to_builtins(stored)).encode(), mode=0o600)
+        replace_file(self._path, toml.dumps(msgspec.to_builtins(stored)).encode(), mode=0o600)
 
 
 def _check(provider: str, key: str) -> None:
-    if not provider.isprintable() or not 0 < len(provider) <= _LONGEST_NAME or " " in provider:
+    if not provider.isprintable() or not 0 < len(provider) <= _MAX_NAME_LENGTH or " " in provider:
         raise BadRequest("A provider's name is one word, such as openai.")
-    if not 0 < len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-        raise BadKeyText
+    if not 0 < len(key) <= _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+        raise InvalidKey
 
 
 # A token that has expired is exchanged for a new one, once: whoever else needs it meanwhile waits for the same one.
@@ -271,12 +271,12 @@ def _check(provider: str, key: str) -> None:
 Post: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
 """Sends a form to an address and gives the decoded answer, also when its status is 400."""
 
-_PATIENCE = 45.0
-_BETWEEN_TRIES = 0.02
+_LOCK_TIMEOUT = 45.0
+_RETRY_INTERVAL = 0.02
 _REVOKED = frozenset({"invalid_grant", "invalid_token", "unauthorized_client", "access_denied"})
 
 
-class SignInAgain(ProviderError):
+class SignInRequired(ProviderError):
     """The sign-in is no longer valid: log in again."""
 
     def __init__(self, provider: str) -> None:
@@ -294,22 +294,22 @@ class TokenRefresher:
         self._credentials = credentials
         self._now = now
         self._tasks = TaskOwner()
-        self._under_way: dict[str, asyncio.Task[Token]] = {}
+        self._refreshing: dict[str, asyncio.Task[Token]] = {}
 
     async def refresh(self, provider: str, post: Post, *, used: str = "") -> Token:
         """`used` is the access token that was refused. A newer one that somebody else has stored is taken instead."""
-        task = self._under_way.get(provider)
+        task = self._refreshing.get(provider)
         if task is None:
             task = self._tasks.start(
-                self._refreshed(provider, post, used),
+                self._refresh(provider, post, used),
                 name=f"refresh the token of {provider}",
                 done=lambda done: self._forget(provider, done),
             )
-            self._under_way[provider] = task
+            self._refreshing[provider] = task
         return await asyncio.shield(task)
 
     def _forget(self, provider: str, task: asyncio.Task[Token]) -> None:
-        self._under_way.pop(provider, None)
+        self._refreshing.pop(provider, None)
         if not task.cancelled():
             # Those who asked have it; if they have all gone, nobody needs to hear of it.
             task.exception()
@@ -318,7 +318,7 @@ class TokenRefresher:
         """Waits for what is under way."""
         await self._tasks.drain()
 
-    async def _refreshed(self, provider: str, post: Post, used: str) -> Token:
+    async def _refresh(self, provider: str, post: Post, used: str) -> Token:
         descriptor = os.open(self._lock_file(provider), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             await self._acquire(descriptor, provider)
@@ -327,7 +327,7 @@ class TokenRefresher:
                 raise NotFound(f"Nobody has signed in at {provider}: holdfast login {provider}.")
             if self._is_newer(token, used):
                 return token
-            fresh = await self._exchanged(provider, token, post)
+            fresh = await self._exchange(provider, token, post)
             await asyncio.to_thread(self._credentials.put_token, provider, fresh)
             return fresh
         finally:
@@ -343,18 +343,18 @@ class TokenRefresher:
         return os.path.join(directory, f".refresh-{hashlib.sha256(provider.encode()).hexdigest()[:12]}.lock")
 
     async def _acquire(self, descriptor: int, provider: str) -> None:
-        for _ in range(int(_PATIENCE / _BETWEEN_TRIES)):
+        for _ in range(int(_LOCK_TIMEOUT / _RETRY_INTERVAL)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                await asyncio.sleep(_BETWEEN_TRIES)
+                await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
-        raise Conflict(f"Another process has been refreshing the token of {provider} for {_PATIENCE:.0f} seconds.")
+        raise Conflict(f"Another process has been refreshing the token of {provider} for {_LOCK_TIMEOUT:.0f} seconds.")
 
-    async def _exchanged(self, provider: str, token: Token, post: Post) -> Token:
+    async def _exchange(self, provider: str, token: Token, post: Post) -> Token:
         if not token.refresh_token or not token.token_url:
-            raise SignInAgain(provider)
+            raise SignInRequired(provider)
         form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
         for name in ("client_id", "client_secret", "resource"):
             if value := getattr(token, name):
@@ -374,7 +374,7 @@ class TokenRefresher:
         access = answer.get("access_token")
         if not isinstance(access, str) or not access:
             if answer.get("error") in _REVOKED:
-                raise SignInAgain(provider)
+                raise SignInRequired(provider)
             raise ProviderError(f"{provider} gave no new token: try again, or holdfast login {provider}.")
         renewed, seconds = answer.get("refresh_token"), answer.get("expires_in")
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)

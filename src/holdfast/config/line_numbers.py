@@ -10,11 +10,11 @@ import re
 from contextlib import suppress
 from typing import TypeAlias
 
-__all__ = ["DEEPEST", "KeyPath", "TooDeep", "json_duplicates", "json_lines", "toml_lines"]
+__all__ = ["MAX_DEPTH", "KeyPath", "TooDeep", "json_duplicates", "json_lines", "toml_lines"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
-DEEPEST = 64
+MAX_DEPTH = 64
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*+")
 _SPACE = re.compile(r"[ \t]*+")
@@ -28,7 +28,7 @@ _JSON_BLANK = re.compile(r"[ \t\r\n]*+")
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _JSON_SCALAR = re.compile(r"[^\s,\[\]{}\"]++")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-_SIMPLE = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
+_SIMPLE_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 
 
 class TooDeep(Exception):
@@ -39,11 +39,11 @@ class TooDeep(Exception):
         self.line = line
 
 
-class _Lost(Exception):
+class _SyntaxMismatch(Exception):
     """Not what was expected here; the parser knows better."""
 
 
-class _Walk:
+class _Scanner:
     """A place in a text, the line it is on, and the keys seen so far."""
 
     def __init__(self, text: str) -> None:
@@ -51,9 +51,9 @@ class _Walk:
         self.at = 0
         self.line = 1
         self.lines: dict[KeyPath, int] = {}
-        self.twice: list[tuple[KeyPath, int]] = []
+        self.duplicates: list[tuple[KeyPath, int]] = []
 
-    def take(self, pattern: re.Pattern[str]) -> str | None:
+    def match(self, pattern: re.Pattern[str]) -> str | None:
         found = pattern.match(self.text, self.at)
         if found is None:
             return None
@@ -68,8 +68,8 @@ class _Walk:
         self.at += len(piece)
         return True
 
-    def note(self, path: KeyPath) -> None:
-        if len(path) > DEEPEST:
+    def record(self, path: KeyPath) -> None:
+        if len(path) > MAX_DEPTH:
             raise TooDeep(self.line)
         self.lines[path] = self.line
         # `[a.b]` is where `a` begins too, if nobody has begun it before.
@@ -78,22 +78,22 @@ class _Walk:
 
 
 def toml_lines(text: str) -> dict[KeyPath, int]:
-    walk = _Walk(text)
+    scanner = _Scanner(text)
     counts: dict[KeyPath, int] = {}
     base: KeyPath = ()
-    with suppress(_Lost):
-        while walk.take(_BLANK) is not None and walk.at < len(text):
-            if walk.skip("[["):
-                base = _header(walk, counts, is_array=True)
-            elif walk.skip("["):
-                base = _header(walk, counts, is_array=False)
+    with suppress(_SyntaxMismatch):
+        while scanner.match(_BLANK) is not None and scanner.at < len(text):
+            if scanner.skip("[["):
+                base = _header(scanner, counts, is_array=True)
+            elif scanner.skip("["):
+                base = _header(scanner, counts, is_array=False)
             else:
-                _pair(walk, base)
-    return walk.lines
+                _pair(scanner, base)
+    return scanner.lines
 
 
-def _header(walk: _Walk, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
-    names = _key(walk)
+def _header(scanner: _Scanner, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
+    names = _key(scanner)
     path: KeyPath = ()
     for name in names[:-1]:
         path = (*path, name)
@@ -103,140 +103,140 @@ def _header(walk: _Walk, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPa
     if is_array:
         counts[path] = counts.get(path, 0) + 1
         path = (*path, counts[path] - 1)
-    walk.note(path)
-    if not walk.skip("]]" if is_array else "]"):
-        raise _Lost
+    scanner.record(path)
+    if not scanner.skip("]]" if is_array else "]"):
+        raise _SyntaxMismatch
     return path
 
 
-def _key(walk: _Walk) -> tuple[str, ...]:
+def _key(scanner: _Scanner) -> tuple[str, ...]:
     names: list[str] = []
     while True:
-        walk.take(_SPACE)
-        names.append(_name(walk))
-        if len(names) > DEEPEST:
-            raise TooDeep(walk.line)
-        walk.take(_SPACE)
-        if not walk.skip("."):
+        scanner.match(_SPACE)
+        names.append(_name(scanner))
+        if len(names) > MAX_DEPTH:
+            raise TooDeep(scanner.line)
+        scanner.match(_SPACE)
+        if not scanner.skip("."):
             return tuple(names)
 
 
-def _name(walk: _Walk) -> str:
-    if (bare := walk.take(_BARE)) is not None:
+def _name(scanner: _Scanner) -> str:
+    if (bare := scanner.match(_BARE)) is not None:
         return bare
-    if (literal := walk.take(_LITERAL)) is not None:
+    if (literal := scanner.match(_LITERAL)) is not None:
         return literal[1:-1]
-    if (basic := walk.take(_BASIC)) is not None:
-        return _plain(basic)
-    raise _Lost
+    if (basic := scanner.match(_BASIC)) is not None:
+        return _unquote(basic)
+    raise _SyntaxMismatch
 
 
-def _plain(quoted: str) -> str:
+def _unquote(quoted: str) -> str:
     def letter(found: re.Match[str]) -> str:
         number = found[1] or found[2]
         if number is None:
-            return _SIMPLE.get(found[3], found[3])
+            return _SIMPLE_ESCAPES.get(found[3], found[3])
         point = int(number, 16)
         return chr(point) if point < 0x110000 else "�"
 
     return _ESCAPE.sub(letter, quoted[1:-1])
 
 
-def _pair(walk: _Walk, base: KeyPath) -> None:
-    path = (*base, *_key(walk))
-    walk.note(path)
-    if not walk.skip("="):
-        raise _Lost
-    walk.take(_SPACE)
-    _value(walk, path)
+def _pair(scanner: _Scanner, base: KeyPath) -> None:
+    path = (*base, *_key(scanner))
+    scanner.record(path)
+    if not scanner.skip("="):
+        raise _SyntaxMismatch
+    scanner.match(_SPACE)
+    _value(scanner, path)
 
 
-def _value(walk: _Walk, path: KeyPath) -> None:
+def _value(scanner: _Scanner, path: KeyPath) -> None:
     """The recursion is as deep as the path is long, and no deeper than `DEEPEST`."""
-    if walk.skip("["):
-        _array(walk, path)
-    elif walk.skip("{"):
-        _inline_table(walk, path)
-    elif not any(walk.take(kind) for kind in (_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL, _SCALAR)):
-        raise _Lost
+    if scanner.skip("["):
+        _array(scanner, path)
+    elif scanner.skip("{"):
+        _inline_table(scanner, path)
+    elif not any(scanner.match(kind) for kind in (_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL, _SCALAR)):
+        raise _SyntaxMismatch
 
 
-def _array(walk: _Walk, path: KeyPath) -> None:
+def _array(scanner: _Scanner, path: KeyPath) -> None:
     index = 0
     while True:
-        walk.take(_BLANK)
-        if walk.skip("]"):
+        scanner.match(_BLANK)
+        if scanner.skip("]"):
             return
         item = (*path, index)
-        walk.note(item)
-        _value(walk, item)
+        scanner.record(item)
+        _value(scanner, item)
         index += 1
-        walk.take(_BLANK)
-        if not walk.skip(","):
-            if walk.skip("]"):
+        scanner.match(_BLANK)
+        if not scanner.skip(","):
+            if scanner.skip("]"):
                 return
-            raise _Lost
+            raise _SyntaxMismatch
 
 
-def _inline_table(walk: _Walk, path: KeyPath) -> None:
+def _inline_table(scanner: _Scanner, path: KeyPath) -> None:
     while True:
-        walk.take(_BLANK)
-        if walk.skip("}"):
+        scanner.match(_BLANK)
+        if scanner.skip("}"):
             return
-        _pair(walk, path)
-        walk.take(_BLANK)
-        if not walk.skip(","):
-            if walk.skip("}"):
+        _pair(scanner, path)
+        scanner.match(_BLANK)
+        if not scanner.skip(","):
+            if scanner.skip("}"):
                 return
-            raise _Lost
+            raise _SyntaxMismatch
 
 
 def json_lines(text: str) -> dict[KeyPath, int]:
-    return _json_walk(text).lines
+    return _scan_json(text).lines
 
 
 def json_duplicates(text: str) -> list[tuple[KeyPath, int]]:
     """Return the keys that an object has twice, each with the line of the later one."""
-    return _json_walk(text).twice
+    return _scan_json(text).duplicates
 
 
-def _json_walk(text: str) -> _Walk:
-    walk = _Walk(text)
-    with suppress(_Lost):
-        _json_value(walk, ())
-    return walk
+def _scan_json(text: str) -> _Scanner:
+    scanner = _Scanner(text)
+    with suppress(_SyntaxMismatch):
+        _json_value(scanner, ())
+    return scanner
 
 
-def _json_value(walk: _Walk, path: KeyPath) -> None:
-    walk.take(_JSON_BLANK)
-    walk.note(path)
-    if walk.skip("{"):
-        _json_inside(walk, path, "}")
-    elif walk.skip("["):
-        _json_inside(walk, path, "]")
-    elif not (walk.take(_JSON_TEXT) or walk.take(_JSON_SCALAR)):
-        raise _Lost
+def _json_value(scanner: _Scanner, path: KeyPath) -> None:
+    scanner.match(_JSON_BLANK)
+    scanner.record(path)
+    if scanner.skip("{"):
+        _json_members(scanner, path, "}")
+    elif scanner.skip("["):
+        _json_members(scanner, path, "]")
+    elif not (scanner.match(_JSON_TEXT) or scanner.match(_JSON_SCALAR)):
+        raise _SyntaxMismatch
 
 
-def _json_inside(walk: _Walk, path: KeyPath, closing: str) -> None:
+def _json_members(scanner: _Scanner, path: KeyPath, closing: str) -> None:
     index = 0
     while True:
-        walk.take(_JSON_BLANK)
-        if walk.skip(closing):
+        scanner.match(_JSON_BLANK)
+        if scanner.skip(closing):
             return
         name: str | int = index
         if closing == "}":
-            quoted = walk.take(_JSON_TEXT)
-            walk.take(_JSON_BLANK)
-            if quoted is None or not walk.skip(":"):
-                raise _Lost
-            name = _plain(quoted)
-            if (*path, name) in walk.lines:
-                walk.twice.append(((*path, name), walk.line))
-        _json_value(walk, (*path, name))
+            quoted = scanner.match(_JSON_TEXT)
+            scanner.match(_JSON_BLANK)
+            if quoted is None or not scanner.skip(":"):
+                raise _SyntaxMismatch
+            name = _unquote(quoted)
+            if (*path, name) in scanner.lines:
+                scanner.duplicates.append(((*path, name), scanner.line))
+        _json_value(scanner, (*path, name))
         index += 1
-        walk.take(_JSON_BLANK)
-        if not walk.skip(","):
-            if walk.skip(closing):
+        scanner.match(_JSON_BLANK)
+        if not scanner.skip(","):
+            if scanner.skip(closing):
                 return
-            raise _Lost
+            raise _SyntaxMismatch

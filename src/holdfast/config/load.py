@@ -6,47 +6,51 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.atomic_files import Signature, Unreadable, contents, signature
-from holdfast.config.line_numbers import DEEPEST, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
+from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
+from holdfast.config.line_numbers import MAX_DEPTH, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
 from holdfast.config.locations import Form, SettingsSource
-from holdfast.config.problems import Problem, dotted
-from holdfast.config.validate import fit, hides_denial, is_separate
+from holdfast.config.problems import Problem, format_key
+from holdfast.config.validate import hides_denial, is_independent, validate_tree
 
-__all__ = ["LoadedFile", "as_settings", "load", "parse"]
+__all__ = ["LoadedFile", "convert_mcp_json", "load", "parse"]
 
 
 # `.mcp.json`: the file in which projects name their MCP servers for any agent. Pure.
 
-_WAYS = {"streamable-http": "http", "streamable_http": "http", "streamableHttp": "http", "local": "stdio"}
-_OTHERS = frozenset({"description", "alwaysAllow", "autoApprove", "trust", "icon", "gallery", "version", "$schema"})
+_TRANSPORTS = {"streamable-http": "http", "streamable_http": "http", "streamableHttp": "http", "local": "stdio"}
+_FOREIGN_KEYS = frozenset(
+    {"description", "alwaysAllow", "autoApprove", "trust", "icon", "gallery", "version", "$schema"}
+)
 """Keys of other programs, which mean nothing here and are no mistakes."""
 
 
-def as_settings(tree: dict[str, Any], lines: dict[KeyPath, int]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def convert_mcp_json(tree: dict[str, Any], lines: dict[KeyPath, int]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The same in our words, with the lines it was written on."""
     servers = tree.get("mcpServers", {})
     if not isinstance(servers, dict):
-        return {"mcp": servers}, _moved(lines)
-    return {"mcp": {name: _server(given) for name, given in servers.items()}}, _moved(lines)
+        return {"mcp": servers}, _rename_paths(lines)
+    return {"mcp": {name: _convert_server(server_entry) for name, server_entry in servers.items()}}, _rename_paths(
+        lines
+    )
 
 
-def _server(given: object) -> object:
-    if not isinstance(given, dict):
-        return given
-    server = {name: value for name, value in given.items() if name not in _OTHERS}
-    way = server.get("type", "http" if "url" in server and "command" not in server else "stdio")
-    server["type"] = _WAYS.get(way, way) if isinstance(way, str) else way
+def _convert_server(server_entry: object) -> object:
+    if not isinstance(server_entry, dict):
+        return server_entry
+    server = {name: value for name, value in server_entry.items() if name not in _FOREIGN_KEYS}
+    transport = server.get("type", "http" if "url" in server and "command" not in server else "stdio")
+    server["type"] = _TRANSPORTS.get(transport, transport) if isinstance(transport, str) else transport
     return server
 
 
-def _moved(lines: dict[KeyPath, int]) -> dict[KeyPath, int]:
+def _rename_paths(lines: dict[KeyPath, int]) -> dict[KeyPath, int]:
     return {("mcp", *path[1:]): line for path, line in lines.items() if path[:1] == ("mcpServers",)}
 
 
 # One file, read and held against the types: its tree, the lines of its keys, and what is wrong with it.
 
-_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
-_JSON_PLACE = re.compile(r"\s*\(byte (\d+)\)$")
+_TOML_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_JSON_POSITION = re.compile(r"\s*\(byte (\d+)\)$")
 
 
 class LoadedFile(msgspec.Struct, frozen=True):
@@ -63,39 +67,41 @@ class LoadedFile(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        return not any(problem.severity == "error" and not is_separate(problem.key) for problem in self.problems)
+        return not any(problem.severity == "error" and not is_independent(problem.key) for problem in self.problems)
 
 
 def load(source: SettingsSource) -> LoadedFile:
     """Never raises: whatever is wrong is a problem of the file."""
     # Before it is read: a change in between is then seen the next time.
-    before = signature(source.path)
+    before = file_signature(source.path)
     try:
-        data, seen = contents(source.path)
+        data, seen = read_file(source.path)
     except FileNotFoundError:
         if before is None:
             return LoadedFile()
         return LoadedFile(seen=before)
-    except Unreadable as error:
+    except FileUnreadable as error:
         text = str(error).removeprefix(f"{source.path} ")
         return LoadedFile(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
         # Only a file without the word can be known to have held no deny rule.
-        hides = source.form != "mcp" and b"deny" in data.lower()
-        return LoadedFile(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=hides),))
-    twice = _twice(data, source) if source.form == "json" else ()
+        may_hide_deny = source.form != "mcp" and b"deny" in data.lower()
+        return LoadedFile(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=may_hide_deny),))
+    twice = _duplicate_problems(data, source) if source.form == "json" else ()
     if source.form == "mcp":
-        tree, lines = as_settings(tree, lines)
-    fitted = fit(tree, source.path, lines)
+        tree, lines = convert_mcp_json(tree, lines)
+    fitted = validate_tree(tree, source.path, lines)
     return LoadedFile(seen, data, fitted.tree, lines, (*twice, *fitted.problems))
 
 
-def _twice(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
+def _duplicate_problems(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
     """Of a key that is written twice a parser of JSON keeps the last value only."""
     text = "is written twice: only the last one counts. Join them."
     return tuple(
-        Problem("error" if hides_denial(path) else "warning", source.path, line, dotted(path), text, hides_denial(path))
+        Problem(
+            "error" if hides_denial(path) else "warning", source.path, line, format_key(path), text, hides_denial(path)
+        )
         for path, line in json_duplicates(data.decode("utf-8-sig"))
     )
 
@@ -103,13 +109,13 @@ def _twice(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
 def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem | None]:
     """The tree and the lines of its keys, or the first thing that keeps the file from being read."""
 
-    def broken(line: int, text: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem]:
+    def failure(line: int, text: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem]:
         return {}, {}, Problem("error", file, line, "", text)
 
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return broken(data.count(b"\n", 0, error.start) + 1, "expected UTF-8, found other bytes.")
+        return failure(data.count(b"\n", 0, error.start) + 1, "expected UTF-8, found other bytes.")
     try:
         if form == "toml":
             lines = toml_lines(text)
@@ -120,25 +126,25 @@ def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyP
         return msgspec.json.decode(text, type=dict[str, Any]), lines, None
     except (TooDeep, RecursionError) as error:
         line = error.line if isinstance(error, TooDeep) else 0
-        return broken(line, f"expected at most {DEEPEST} levels, found more.")
+        return failure(line, f"expected at most {MAX_DEPTH} levels, found more.")
     except msgspec.ValidationError:
-        return broken(1, "expected an object, in braces.")
+        return failure(1, "expected an object, in braces.")
     except msgspec.DecodeError as error:
-        return broken(*_json_place(str(error), text))
+        return failure(*_json_error(str(error), text))
     except ValueError as error:
-        return broken(*_toml_place(str(error), text))
+        return failure(*_toml_error(str(error), text))
 
 
-def _toml_place(message: str, text: str) -> tuple[int, str]:
-    found = _TOML_PLACE.search(message)
-    what = _TOML_PLACE.sub("", message) if found else "a value that cannot be read"
+def _toml_error(message: str, text: str) -> tuple[int, str]:
+    found = _TOML_POSITION.search(message)
+    what = _TOML_POSITION.sub("", message) if found else "a value that cannot be read"
     line = int(found[1]) if found and found[1] else (text.count("\n") + 1 if found else 0)
     return line, f"this is not TOML: {what[:1].lower()}{what[1:]}."
 
 
-def _json_place(message: str, text: str) -> tuple[int, str]:
-    found = _JSON_PLACE.search(message)
-    what = _JSON_PLACE.sub("", message).removeprefix("JSON is malformed: ")
+def _json_error(message: str, text: str) -> tuple[int, str]:
+    found = _JSON_POSITION.search(message)
+    what = _JSON_POSITION.sub("", message).removeprefix("JSON is malformed: ")
     if found is None:
         return text.count("\n") + 1, "expected JSON, found the end of the file."
     place = int(found[1])

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "places_for", "root_of"]
+__all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "locate_settings", "project_root"]
 
 Form: TypeAlias = Literal["toml", "json", "mcp"]
 """`mcp` is JSON that speaks of MCP servers alone, as other programs write it."""
@@ -62,7 +62,7 @@ class SettingsLocations(msgspec.Struct, frozen=True):
     trust_file: str
 
     @property
-    def private(self) -> tuple[str, ...]:
+    def private_directories(self) -> tuple[str, ...]:
         """The directories of the user's own settings and credentials."""
         own = (self.user_file, self.credentials_file, *(item.path for item in self.sources if item.kind == "crush"))
         return tuple(dict.fromkeys(map(os.path.dirname, own)))
@@ -76,28 +76,28 @@ class SettingsLocations(msgspec.Struct, frozen=True):
         return join(self.root, "holdfast.toml")
 
 
-def root_of(directory: str) -> str:
+def project_root(directory: str) -> str:
     """The nearest directory above, or this one, that holds `.git`. Without one a project is its directory."""
-    place = directory
+    path = directory
     while True:
-        if os.path.lexists(join(place, ".git")):
-            return place
-        above = os.path.dirname(place)
-        if above == place:
+        if os.path.lexists(join(path, ".git")):
+            return path
+        parent = os.path.dirname(path)
+        if parent == path:
             return directory
-        place = above
+        path = parent
 
 
-def _down(root: str, directory: str) -> Iterator[str]:
+def _directories_between(root: str, directory: str) -> Iterator[str]:
     yield root
     if root != directory:
-        place = root
+        path = root
         for name in os.path.relpath(directory, root).split("/"):
-            place = join(place, name)
-            yield place
+            path = join(path, name)
+            yield path
 
 
-def places_for(
+def locate_settings(
     directory: str, environment: Mapping[str, str], *, data_dir: str, workspace_id: str = "", system: str = _SYSTEM
 ) -> SettingsLocations:
     """`directory` is a real path. Without a workspace's id the settings made for it over the wire are left out."""
@@ -106,19 +106,19 @@ def places_for(
     crush = environment.get("CRUSH_GLOBAL_CONFIG") or join(
         _base(environment, "XDG_CONFIG_HOME", home, ".config"), "crush"
     )
-    written = environment.get("CRUSH_GLOBAL_DATA") or join(
+    crush_data = environment.get("CRUSH_GLOBAL_DATA") or join(
         _base(environment, "XDG_DATA_HOME", home, ".local/share"), "crush"
     )
-    root = root_of(directory)
+    root = project_root(directory)
     user = join(config, "config.toml")
     sources = [
         SettingsSource(system, "toml", "system"),
         SettingsSource(join(crush, "crush.json"), "json", "crush"),
-        SettingsSource(join(written, "crush.json"), "json", "crush"),
+        SettingsSource(join(crush_data, "crush.json"), "json", "crush"),
         SettingsSource(user, "toml", "user"),
         *(
-            SettingsSource(join(place, name), form, "project")
-            for place in _down(root, directory)
+            SettingsSource(join(path, name), form, "project")
+            for path in _directories_between(root, directory)
             for name, form in PROJECT_FILES
         ),
         SettingsSource(join(data_dir, "config.json"), "json", "wire"),
@@ -136,7 +136,7 @@ def places_for(
     )
 
 
-def _base(environment: Mapping[str, str], name: str, home: str, otherwise: str) -> str:
+def _base(environment: Mapping[str, str], name: str, home: str, default: str) -> str:
     """By the rules of the XDG directories a path that is not absolute does not count."""
     chosen = environment.get(name, "")
-    return chosen if chosen.startswith("/") else join(home, otherwise)
+    return chosen if chosen.startswith("/") else join(home, default)

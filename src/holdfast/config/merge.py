@@ -48,14 +48,14 @@ class Layer(msgspec.Struct, frozen=True):
         return Origin(self.file, line, self.may_run)
 
 
-Marks: TypeAlias = Any
+OriginTree: TypeAlias = Any
 """The shape of a tree, with an origin in place of every value."""
 
 
 def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, Origin]]:
     """Lowest first. The second answer has the origin of every value, by its place in the first."""
     tree: dict[str, Any] = {}
-    marks: dict[str, Marks] = {}
+    marks: dict[str, OriginTree] = {}
     for layer in layers:
         _overlay(tree, marks, layer, layer.tree, ())
     origins: dict[KeyPath, Origin] = {}
@@ -63,7 +63,9 @@ def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, Origin
     return tree, origins
 
 
-def _overlay(tree: dict[str, Any], marks: dict[str, Marks], layer: Layer, upper: dict[str, Any], path: KeyPath) -> None:
+def _overlay(
+    tree: dict[str, Any], marks: dict[str, OriginTree], layer: Layer, upper: dict[str, Any], path: KeyPath
+) -> None:
     for name, value in upper.items():
         at = (*path, name)
         below = tree.get(name)
@@ -75,24 +77,24 @@ def _overlay(tree: dict[str, Any], marks: dict[str, Marks], layer: Layer, upper:
                 marks[name] = layer.origin(at)
         elif isinstance(value, list) and (identity := _identity(at)) is not None:
             kept = below if isinstance(below, list) else []
-            known = marks[name] if kept else []
-            tree[name], marks[name] = _joined(kept, known, layer, value, at, identity)
+            known_origins = marks[name] if kept else []
+            tree[name], marks[name] = _join_lists(kept, known_origins, layer, value, at, identity)
         else:
-            tree[name], marks[name] = value, _marked(value, layer, at)
+            tree[name], marks[name] = value, _origins_of(value, layer, at)
 
 
 def _identity(path: KeyPath) -> Callable[[Any], Any] | None:
     """What makes two items of the list at a path the same; None if it is replaced as a whole."""
     if len(path) == 2 and path[0] == "hooks":
-        return _encoded
+        return _encode
     if len(path) == 3 and path[0] == "providers" and path[2] == "models":
         return _model_id
     if len(path) in (2, 3) and path[-1] in _COLLECTIONS.get(str(path[0]), ()):
-        return _encoded
+        return _encode
     return None
 
 
-def _encoded(item: object) -> bytes:
+def _encode(item: object) -> bytes:
     return msgspec.json.encode(item, order="deterministic")
 
 
@@ -100,38 +102,38 @@ def _model_id(item: dict[str, Any]) -> object:
     return item.get("id")
 
 
-def _joined(
+def _join_lists(
     kept: list[Any],
-    known: list[Marks],
+    known_origins: list[OriginTree],
     layer: Layer,
     upper: list[Any],
     path: KeyPath,
     identity: Callable[[Any], Any],
-) -> tuple[list[Any], list[Marks]]:
-    items, marks = list(kept), list(known)
+) -> tuple[list[Any], list[OriginTree]]:
+    items, marks = list(kept), list(known_origins)
     places = {identity(item): index for index, item in enumerate(items)}
     for index, item in enumerate(upper):
         place = places.setdefault(identity(item), len(items))
         if place == len(items):
             items.append(item)
-            marks.append(_marked(item, layer, (*path, index)))
+            marks.append(_origins_of(item, layer, (*path, index)))
         elif isinstance(item, dict):
-            merged, origins = dict(items[place]), dict(marks[place])
+            merge_trees, origins = dict(items[place]), dict(marks[place])
             for name, value in item.items():
-                merged[name], origins[name] = value, _marked(value, layer, (*path, index, name))
-            items[place], marks[place] = merged, origins
+                merge_trees[name], origins[name] = value, _origins_of(value, layer, (*path, index, name))
+            items[place], marks[place] = merge_trees, origins
     return items, marks
 
 
-def _marked(value: object, layer: Layer, path: KeyPath) -> Marks:
+def _origins_of(value: object, layer: Layer, path: KeyPath) -> OriginTree:
     if isinstance(value, dict) and value:
-        return {name: _marked(item, layer, (*path, name)) for name, item in value.items()}
+        return {name: _origins_of(item, layer, (*path, name)) for name, item in value.items()}
     if isinstance(value, list) and value:
-        return [_marked(item, layer, (*path, index)) for index, item in enumerate(value)]
+        return [_origins_of(item, layer, (*path, index)) for index, item in enumerate(value)]
     return layer.origin(path)
 
 
-def _flatten(marks: Marks, path: KeyPath, origins: dict[KeyPath, Origin]) -> None:
+def _flatten(marks: OriginTree, path: KeyPath, origins: dict[KeyPath, Origin]) -> None:
     if isinstance(marks, dict):
         for name, below in marks.items():
             _flatten(below, (*path, name), origins)

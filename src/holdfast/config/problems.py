@@ -8,14 +8,14 @@ import msgspec
 from holdfast.config.line_numbers import KeyPath
 from holdfast.domain.errors import BadRequest
 
-__all__ = ["BadKey", "Problem", "Severity", "dotted", "key_path"]
+__all__ = ["BadKey", "Problem", "Severity", "format_key", "parse_key"]
 
 Severity: TypeAlias = Literal["error", "warning"]
 
 _BARE = re.compile(r"[A-Za-z0-9_$-]+\Z")
 _PIECE = re.compile(r"""(?P<bare>[A-Za-z0-9_$-]+)|"(?P<basic>(?:[^"\\]|\\["\\])*)"|'(?P<literal>[^']*)'""")
 _INDEX = re.compile(r"\[(\d{1,6})\]")
-_LONGEST = 512
+_MAX_LENGTH = 512
 
 
 class BadKey(BadRequest):
@@ -39,7 +39,7 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}"
 
 
-def dotted(path: KeyPath) -> str:
+def format_key(path: KeyPath) -> str:
     """A path as it is written on a command line: `providers."my.own".models[0].id`."""
     text = ""
     for name in path:
@@ -49,12 +49,12 @@ def dotted(path: KeyPath) -> str:
         escaped = name.replace("\\", "\\\\").replace('"', '\\"')
         shown = name if _BARE.match(name) else f'"{escaped}"'
         text += f".{shown}" if text else shown
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 1] + "…"
 
 
-def key_path(text: str) -> KeyPath:
+def parse_key(text: str) -> KeyPath:
     """The path that was written."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         raise BadKey
     path: list[str | int] = []
     at = 0

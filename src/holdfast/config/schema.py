@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
 
-__all__ = ["TEXTS", "settings_schema", "with_defaults"]
+__all__ = ["DESCRIPTIONS", "settings_schema", "with_defaults"]
 
 
 # One sentence for every key: the schema, editors and the guide show them. Pure.
 
-TEXTS: dict[str, str] = {
+DESCRIPTIONS: dict[str, str] = {
     "Settings.models": "The models a workspace uses: the large one works, the small one writes titles.",
     "Settings.recent_models": "What was chosen before, newest first. Kept by the program.",
     "Settings.providers": "Who runs models, by a name of your choice or a name of the catalogue.",
@@ -151,7 +151,7 @@ def settings_schema() -> dict[str, Any]:
     for name, definition in schema["$defs"].items():
         definition["additionalProperties"] = False
         for key, field in definition.get("properties", {}).items():
-            definition["properties"][key] = _described(field, TEXTS.get(f"{name}.{key}", ""))
+            definition["properties"][key] = _described(field, DESCRIPTIONS.get(f"{name}.{key}", ""))
     schema["$defs"]["Settings"]["properties"]["$schema"] = {"type": "string", "description": "Where this schema is."}
     provider = schema["$defs"]["ProviderSettings"]["properties"]["type"]
     provider["examples"] = list(PROVIDER_TYPES)

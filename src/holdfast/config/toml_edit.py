@@ -11,11 +11,11 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from holdfast.config.atomic_files import LARGEST, Signature, contents, locked, replace
+from holdfast.atomic_files import MAX_FILE_SIZE, Signature, directory_lock, read_file, replace_file
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.load import parse
-from holdfast.config.problems import dotted
-from holdfast.config.validate import fit, key_type, objections
+from holdfast.config.problems import format_key
+from holdfast.config.validate import key_type, validate_tree, value_problems
 from holdfast.domain.errors import BadRequest, NotFound
 
 __all__ = ["CannotWrite", "parse_value", "set_value", "unset_value"]
@@ -36,13 +36,15 @@ def parse_value(text: str, path: KeyPath) -> object:
 
 
 def _fits(path: KeyPath, value: object) -> bool:
-    return not objections(path, value)
+    return not value_problems(path, value)
 
 
 def set_value(file: str, path: KeyPath, value: object, *, mode: int | None = None) -> None:
     """`mode` is for a file whose mode matters; without it an existing file keeps the one it has."""
     if key_type(path) is None:
-        raise CannotWrite(f"{dotted(path)}: {next(iter(objections(path, value)), 'is not a key that is known.')}")
+        raise CannotWrite(
+            f"{format_key(path)}: {next(iter(value_problems(path, value)), 'is not a key that is known.')}"
+        )
     _change(file, path, value, mode=mode, removes=False)
 
 
@@ -52,41 +54,49 @@ def unset_value(file: str, path: KeyPath, *, mode: int | None = None) -> None:
 
 
 def _change(file: str, path: KeyPath, value: object, *, mode: int | None, removes: bool) -> None:
-    with locked(os.path.dirname(os.path.realpath(file))):
-        data, seen = _contents(file)
+    with directory_lock(os.path.dirname(os.path.realpath(file))):
+        data, seen = _read_or_empty(file)
         before, lines, problem = parse(data, "toml", file)
         if problem is not None:
             raise CannotWrite(f"{problem} Mend it first: nothing was changed.")
-        wanted = _wanted(before, path, value, file, removes=removes)
+        wanted = _apply_change(before, path, value, file, removes=removes)
         # What was wrong elsewhere may stay as it is; what is written now has to fit.
-        old = {problem.key for problem in fit(before, file, lines).problems if not _is_within(problem.key, path)}
-        new = [found for found in fit(wanted, file, {}).problems if found.severity == "error" and found.key not in old]
+        old = {
+            problem.key for problem in validate_tree(before, file, lines).problems if not _is_within(problem.key, path)
+        }
+        new = [
+            found
+            for found in validate_tree(wanted, file, {}).problems
+            if found.severity == "error" and found.key not in old
+        ]
         if new:
             raise CannotWrite(f"{new[0].key}: {new[0].text} Nothing was changed.")
-        text = _edited(data.decode("utf-8-sig"), path, value, removes=removes)
+        text = _edit_text(data.decode("utf-8-sig"), path, value, removes=removes)
         whole = text.encode()
         after, _, problem = parse(whole, "toml", file)
-        is_same = _filled(after) == _filled(wanted) if removes else after == wanted
-        if problem is not None or not is_same or len(whole) > LARGEST:
-            raise CannotWrite(f"{dotted(path)} cannot be changed in {file} as it is written: edit the file by hand.")
-        replace(file, whole, mode=_mode(file, seen, mode))
+        is_same = _without_empty_tables(after) == _without_empty_tables(wanted) if removes else after == wanted
+        if problem is not None or not is_same or len(whole) > MAX_FILE_SIZE:
+            raise CannotWrite(
+                f"{format_key(path)} cannot be changed in {file} as it is written: edit the file by hand."
+            )
+        replace_file(file, whole, mode=_mode(file, seen, mode))
 
 
 def _is_within(key: str, path: KeyPath) -> bool:
-    return f"{key}.".startswith((f"{dotted(path)}.", f"{dotted(path)}["))
+    return f"{key}.".startswith((f"{format_key(path)}.", f"{format_key(path)}["))
 
 
-def _filled(tree: Any) -> Any:  # noqa: ANN401 - any TOML
+def _without_empty_tables(tree: Any) -> Any:  # noqa: ANN401 - any TOML
     """Without empty tables: the last key of one may take it along."""
     if not isinstance(tree, dict):
         return tree
-    pairs = {name: _filled(item) for name, item in tree.items()}
+    pairs = {name: _without_empty_tables(item) for name, item in tree.items()}
     return {name: item for name, item in pairs.items() if item != {}}
 
 
-def _contents(file: str) -> tuple[bytes, Signature]:
+def _read_or_empty(file: str) -> tuple[bytes, Signature]:
     try:
-        return contents(file)
+        return read_file(file)
     except FileNotFoundError:
         return b"", None
 
@@ -97,19 +107,19 @@ def _mode(file: str, seen: Signature, mode: int | None) -> int:
     return 0o644 if seen is None else stat.S_IMODE(os.stat(file).st_mode)
 
 
-def _wanted(tree: dict[str, Any], path: KeyPath, value: object, file: str, *, removes: bool) -> dict[str, Any]:
+def _apply_change(tree: dict[str, Any], path: KeyPath, value: object, file: str, *, removes: bool) -> dict[str, Any]:
     """The same tree with the change made, without regard to how it is written."""
     whole = copy.deepcopy(tree)
     place: Any = whole
     for name in path[:-1]:
         if isinstance(place, dict) and name not in place and isinstance(name, str) and not removes:
             place[name] = {}
-        place = _inside(place, name, path, file)
+        place = _item(place, name, path, file)
     last = path[-1]
     if removes or isinstance(last, int):
-        _inside(place, last, path, file)
+        _item(place, last, path, file)
     if not isinstance(place, dict | list):
-        raise CannotWrite(f"{dotted(path[:-1])} is not a table in {file}: nothing can be set inside it.")
+        raise CannotWrite(f"{format_key(path[:-1])} is not a table in {file}: nothing can be set inside it.")
     if removes:
         del place[last]  # type: ignore[arg-type]
     else:
@@ -117,14 +127,14 @@ def _wanted(tree: dict[str, Any], path: KeyPath, value: object, file: str, *, re
     return whole
 
 
-def _inside(place: Any, name: str | int, path: KeyPath, file: str) -> Any:  # noqa: ANN401 - any TOML
+def _item(place: Any, name: str | int, path: KeyPath, file: str) -> Any:  # noqa: ANN401 - any TOML
     try:
         return place[name]
     except (KeyError, IndexError, TypeError):
-        raise NotFound(f"{dotted(path)} is not set in {file}.") from None
+        raise NotFound(f"{format_key(path)} is not set in {file}.") from None
 
 
-def _edited(text: str, path: KeyPath, value: object, *, removes: bool) -> str:
+def _edit_text(text: str, path: KeyPath, value: object, *, removes: bool) -> str:
     document = tomlkit.parse(text)
     place: Any = document
     for depth, name in enumerate(path[:-1]):

@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.config.atomic_files import Signature, Unreadable, contents, locked, replace, signature
+from holdfast.atomic_files import FileUnreadable, Signature, directory_lock, file_signature, read_file, replace_file
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import HoldfastError
 
-__all__ = ["TrustStore", "Withheld", "digest_of", "file_digest", "split"]
+__all__ = ["TrustStore", "Withheld", "content_digest", "project_digest", "split_untrusted"]
 
-_CHOICES = frozenset(
+_MODEL_CHOICES = frozenset(
     {
         "model",
         "provider",
@@ -34,7 +34,7 @@ _CHOICES = frozenset(
         "presence_penalty",
     }
 )
-_TIGHTER = frozenset({("permissions", "ask"), ("permissions", "deny"), ("options", "disabled_tools")})
+_RESTRICTIONS = frozenset({("permissions", "ask"), ("permissions", "deny"), ("options", "disabled_tools")})
 
 
 class Withheld(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Withheld(msgspec.Struct, frozen=True):
     line: int
 
 
-def split(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withheld, ...]]:
+def split_untrusted(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withheld, ...]]:
     """What of a project's file takes effect without trust, and everything else."""
     kept: dict[str, Any] = {}
     refused: list[KeyPath] = []
@@ -55,11 +55,11 @@ def split(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withhel
             path = (section, name)
             allowed: Any = None
             if path == ("options", "context_paths"):
-                allowed = _inside_only(value, path, refused, lines, lambda item: _is_inside(item, root, directory))
+                allowed = _keep_inside(value, path, refused, lines, lambda item: _is_inside(item, root, directory))
             elif section == "models":
-                allowed = {choice: item for choice, item in value.items() if choice in _CHOICES}
-                refused += [(*path, choice) for choice in value if choice not in _CHOICES]
-            elif path in _TIGHTER or (path == ("options", "sandbox") and value):
+                allowed = {choice: item for choice, item in value.items() if choice in _MODEL_CHOICES}
+                refused += [(*path, choice) for choice in value if choice not in _MODEL_CHOICES]
+            elif path in _RESTRICTIONS or (path == ("options", "sandbox") and value):
                 allowed = value
             else:
                 refused.append(path)
@@ -69,7 +69,7 @@ def split(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withhel
     return Layer(kept, layer.file, lines, may_run=False), withheld
 
 
-def _inside_only(
+def _keep_inside(
     items: list[str],
     path: KeyPath,
     refused: list[KeyPath],
@@ -95,7 +95,7 @@ def _is_inside(path: str, root: str, directory: str) -> bool:
     return real == top or real.startswith(top.rstrip("/") + "/")
 
 
-def digest_of(files: Sequence[tuple[str, bytes]]) -> str:
+def project_digest(files: Sequence[tuple[str, bytes]]) -> str:
     """Of all files of a project together, with their paths: taking one away is a change too."""
     whole = hashlib.sha256()
     for path, data in files:
@@ -104,7 +104,7 @@ def digest_of(files: Sequence[tuple[str, bytes]]) -> str:
     return whole.hexdigest()
 
 
-def file_digest(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
     """Of one file that is trusted by itself."""
     return hashlib.sha256(data).hexdigest()
 
@@ -128,7 +128,7 @@ class TrustStore:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._seen: Signature = None
+        self._signature: Signature = None
         self._records = _Records()
 
     @property
@@ -136,24 +136,24 @@ class TrustStore:
         return self._path
 
     def signature(self) -> Signature:
-        return signature(self._path)
+        return file_signature(self._path)
 
     def is_trusted(self, anchor: str, digest: str) -> bool:
         """A store that cannot be read trusts nobody."""
-        record = self._current().projects.get(_named(anchor))
+        record = self._current().projects.get(_json_name(anchor))
         return record is not None and record.digest == digest
 
     def is_file_trusted(self, path: str, digest: str) -> bool:
         """Whether somebody has trusted these very contents at this place."""
-        record = self._current().files.get(_named(path))
+        record = self._current().files.get(_json_name(path))
         return record is not None and record.digest == digest
 
     def _current(self) -> _Records:
-        if self.signature() != self._seen:
+        if self.signature() != self._signature:
             try:
-                self._records, self._seen = self._read()
+                self._records, self._signature = self._read()
             except HoldfastError:
-                self._records, self._seen = _Records(), None
+                self._records, self._signature = _Records(), None
         return self._records
 
     def problems(self) -> tuple[Problem, ...]:
@@ -165,23 +165,23 @@ class TrustStore:
         return ()
 
     def trust(self, anchor: str, digest: str, *, at: float) -> None:
-        with locked(os.path.dirname(self._path)):
+        with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
-            projects = {**records.projects, _named(anchor): _Record(digest, at)}
+            projects = {**records.projects, _json_name(anchor): _Record(digest, at)}
             self._write(msgspec.structs.replace(records, projects=projects))
 
     def trust_files(self, files: Mapping[str, str], *, at: float) -> None:
         """Paths and the digests of what stands there."""
-        with locked(os.path.dirname(self._path)):
+        with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
-            new = {_named(path): _Record(digest, at) for path, digest in files.items()}
+            new = {_json_name(path): _Record(digest, at) for path, digest in files.items()}
             self._write(msgspec.structs.replace(records, files={**records.files, **new}))
 
     def revoke_files(self, paths: Iterable[str]) -> bool:
         """Whether there was anything to take back."""
-        with locked(os.path.dirname(self._path)):
+        with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
-            gone = {_named(path) for path in paths}
+            gone = {_json_name(path) for path in paths}
             kept = {path: record for path, record in records.files.items() if path not in gone}
             if len(kept) == len(records.files):
                 return False
@@ -190,31 +190,33 @@ class TrustStore:
 
     def revoke(self, anchor: str) -> bool:
         """Whether there was anything to take back."""
-        with locked(os.path.dirname(self._path)):
+        with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
             projects = dict(records.projects)
-            if projects.pop(_named(anchor), None) is None:
+            if projects.pop(_json_name(anchor), None) is None:
                 return False
             self._write(msgspec.structs.replace(records, projects=projects))
             return True
 
     def _write(self, records: _Records) -> None:
-        replace(self._path, msgspec.json.format(msgspec.json.encode(records)) + b"\n")
+        replace_file(self._path, msgspec.json.format(msgspec.json.encode(records)) + b"\n")
 
     def _read(self) -> tuple[_Records, Signature]:
         try:
-            data, seen = contents(self._path)
+            data, seen = read_file(self._path)
             return msgspec.json.decode(data, type=_Records), seen
         except FileNotFoundError:
             return _Records(), None
         except (msgspec.DecodeError, RecursionError) as error:
-            _unusable(self._path, error)
+            _raise_unusable(self._path, error)
 
 
-def _named(directory: str) -> str:
+def _json_name(directory: str) -> str:
     """File names are bytes; names in JSON are not."""
     return os.fsencode(directory).decode("utf-8", "backslashreplace")
 
 
-def _unusable(path: str, error: Exception) -> NoReturn:
-    raise Unreadable(f"{path} is not what was written there: move it away and trust your projects again.") from error
+def _raise_unusable(path: str, error: Exception) -> NoReturn:
+    raise FileUnreadable(
+        f"{path} is not what was written there: move it away and trust your projects again."
+    ) from error

@@ -14,22 +14,22 @@ import msgspec
 from msgspec import inspect
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.problems import Problem, Severity, dotted
+from holdfast.config.problems import Problem, Severity, format_key
 from holdfast.domain.hooks import HOOK_EVENTS, event_of, matcher_trouble
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
 from holdfast.domain.tools import is_known_tool, suggest
 
 __all__ = [
     "Validated",
-    "event_trouble",
-    "fit",
+    "event_problem",
     "hides_denial",
-    "is_separate",
+    "is_independent",
     "key_type",
     "known_names",
     "leaves",
-    "objections",
-    "value_trouble",
+    "text_problem",
+    "validate_tree",
+    "value_problems",
 ]
 
 
@@ -51,11 +51,11 @@ def known_names(path: KeyPath) -> Sequence[str] | None:
     return _KNOWN_BELOW.get(path)
 
 
-def value_trouble(path: KeyPath, value: str) -> str:
+def text_problem(path: KeyPath, value: str) -> str:
     """Return what is wrong with a text at this place; empty if nothing is."""
     match path:
         case ("permissions", str(name), int()) if name in _EFFECTS:
-            return _rule_trouble(value, _EFFECTS[name])
+            return _rule_problem(value, _EFFECTS[name])
         case ("options", "disabled_tools", int()) if "*" in value or not is_known_tool(value):
             return f"there is no tool {value[:80]!r}{suggest(value)}"
         case ("hooks", str(event), int(), "matcher"):
@@ -66,7 +66,7 @@ def value_trouble(path: KeyPath, value: str) -> str:
             return ""
 
 
-def _rule_trouble(text: str, effect: str) -> str:
+def _rule_problem(text: str, effect: str) -> str:
     from holdfast.domain.permission_rules import BadRule, parse_rules  # noqa: PLC0415 - only where there are rules
 
     try:
@@ -76,7 +76,7 @@ def _rule_trouble(text: str, effect: str) -> str:
     return ""
 
 
-def event_trouble(name: str) -> str:
+def event_problem(name: str) -> str:
     """Return what is wrong with the name of a hook's event; empty if it is one."""
     if event_of(name) is not None:
         return ""
@@ -108,16 +108,16 @@ def _mentions_denial(name: str | int, value: object) -> bool:
     return isinstance(value, list) and any(_mentions_denial(0, item) for item in value)
 
 
-def is_separate(key: str) -> bool:
+def is_independent(key: str) -> bool:
     """Whether a mistake there leaves the rest of its file in force: each rule and each hook stands for itself."""
     return key.startswith(("permissions", "hooks", "options.disabled_tools"))
 
 
 # Holds what a file says against the types of the settings, and finds all that does not fit at once. Pure.
 
-_MOST_PROBLEMS = 50
-_LONGEST_GUESS = 60
-_UNFIT: Any = object()
+_MAX_PROBLEMS = 50
+_MAX_GUESS_LENGTH = 60
+_INVALID: Any = object()
 """Says that a value was left out."""
 
 
@@ -131,10 +131,10 @@ class Validated(msgspec.Struct, frozen=True):
         return f"Fitted({len(self.problems)} problems)"
 
 
-def fit(tree: dict[str, Any], file: str, lines: dict[KeyPath, int]) -> Validated:
-    fitter = _Validator(file, lines)
-    kept = fitter.struct(_settings_type(), tree, ())
-    return Validated(kept, fitter.all_problems())
+def validate_tree(tree: dict[str, Any], file: str, lines: dict[KeyPath, int]) -> Validated:
+    validator = _Validator(file, lines)
+    kept = validator.struct(_settings_type(), tree, ())
+    return Validated(kept, validator.all_problems())
 
 
 @cache
@@ -189,30 +189,32 @@ class _Validator:
         self._file = file
         self._lines = lines
         self._problems: list[Problem] = []
-        self._more: list[Severity] = []
+        self._omitted: list[Severity] = []
 
     def all_problems(self) -> tuple[Problem, ...]:
-        if self._more:
-            severity: Severity = "error" if "error" in self._more else "warning"
-            self._problems.append(Problem(severity, self._file, 0, "", f"{len(self._more)} more problems like these."))
+        if self._omitted:
+            severity: Severity = "error" if "error" in self._omitted else "warning"
+            self._problems.append(
+                Problem(severity, self._file, 0, "", f"{len(self._omitted)} more problems like these.")
+            )
         return tuple(self._problems)
 
-    def _say(
+    def _report(
         self, severity: Severity, path: KeyPath, text: str, guess: Sequence[str] = (), *, hides: bool | None = None
     ) -> None:
         """`guess`: what was written, then all that could have been meant by it. `hides`: a deny rule."""
         hides = severity == "error" and hides_denial(path) if hides is None else hides
-        if len(self._problems) >= _MOST_PROBLEMS and not hides:
-            self._more.append(severity)
+        if len(self._problems) >= _MAX_PROBLEMS and not hides:
+            self._omitted.append(severity)
             return
-        said = text + _guess(guess[0], guess[1:]) if guess else text
-        self._problems.append(Problem(severity, self._file, self._line(path), dotted(path), said, hides))
+        message = text + _guess(guess[0], guess[1:]) if guess else text
+        self._problems.append(Problem(severity, self._file, self._line(path), format_key(path), message, hides))
 
-    def _unknown(self, path: KeyPath, value: object, known: Sequence[str]) -> None:
+    def _report_unknown(self, path: KeyPath, value: object, known: Sequence[str]) -> None:
         """Report a key that has no effect; one that may hold deny rules is an error."""
         hides = hides_denial(path, value, is_unknown=True)
         severity: Severity = "error" if hides or path[0] == "permissions" else "warning"
-        self._say(severity, path, "is not a key that is known here", (str(path[-1]), *known), hides=hides)
+        self._report(severity, path, "is not a key that is known here", (str(path[-1]), *known), hides=hides)
 
     def _line(self, path: KeyPath) -> int:
         for length in range(len(path), 0, -1):
@@ -220,9 +222,9 @@ class _Validator:
                 return line
         return 0
 
-    def _wrong(self, kind: inspect.Type, value: object, path: KeyPath) -> Any:  # noqa: ANN401 - stands for any value
-        self._say("error", path, f"expected {_expected(kind)}, found {_found(value, kind)}.")
-        return _UNFIT
+    def _report_type(self, kind: inspect.Type, value: object, path: KeyPath) -> Any:  # noqa: ANN401 - stands for any value
+        self._report("error", path, f"expected {_expected(kind)}, found {_found(value, kind)}.")
+        return _INVALID
 
     def struct(self, kind: inspect.StructType, tree: dict[str, Any], path: KeyPath) -> dict[str, Any]:
         fields = {field.encode_name: field for field in kind.fields}
@@ -231,10 +233,10 @@ class _Validator:
             field = fields.get(name)
             if field is None:
                 if (*path, name) != ("$schema",):
-                    self._unknown((*path, name), value, tuple(fields))
+                    self._report_unknown((*path, name), value, tuple(fields))
                 continue
             fitted = self.value(field.type, value, (*path, name))
-            if fitted is not _UNFIT:
+            if fitted is not _INVALID:
                 kept[name] = fitted
         return kept
 
@@ -245,30 +247,30 @@ class _Validator:
             case inspect.AnyType():
                 return self._anything(value, path)
             case _ if value is None:
-                return _UNFIT  # a null says nothing
+                return _INVALID  # a null says nothing
             case inspect.StructType() if isinstance(value, dict):
-                return self._whole_struct(kind, value, path)
+                return self._nested_struct(kind, value, path)
             case inspect.DictType() if isinstance(value, dict):
-                self._names(value, path)
+                self._check_names(value, path)
                 pairs = {name: self.value(kind.value_type, item, (*path, name)) for name, item in value.items()}
-                return {name: item for name, item in pairs.items() if item is not _UNFIT}
+                return {name: item for name, item in pairs.items() if item is not _INVALID}
             case inspect.VarTupleType() if isinstance(value, list):
                 items = [self.value(kind.item_type, item, (*path, index)) for index, item in enumerate(value)]
-                return [item for item in items if item is not _UNFIT]
-            case _ if _is_fitting(kind, value):
-                return self._named(value, path)
+                return [item for item in items if item is not _INVALID]
+            case _ if _is_valid(kind, value):
+                return self._check_value(value, path)
             case _:
-                return self._wrong(kind, value, path)
+                return self._report_type(kind, value, path)
 
-    def _whole_struct(self, kind: inspect.StructType, value: dict[str, Any], path: KeyPath) -> Any:  # noqa: ANN401
+    def _nested_struct(self, kind: inspect.StructType, value: dict[str, Any], path: KeyPath) -> Any:  # noqa: ANN401
         missing = [
             field.encode_name for field in kind.fields if field.required and value.get(field.encode_name) is None
         ]
         if missing:
-            self._say("error", path, f"{missing[0]} is missing.")
-            return _UNFIT
+            self._report("error", path, f"{missing[0]} is missing.")
+            return _INVALID
         kept = self.struct(kind, value, path)
-        return kept if all(field.encode_name in kept for field in kind.fields if field.required) else _UNFIT
+        return kept if all(field.encode_name in kept for field in kind.fields if field.required) else _INVALID
 
     def _union(self, kind: inspect.UnionType, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
         if value is None:
@@ -280,33 +282,33 @@ class _Validator:
         for at, leaf in leaves(value, path):
             is_plain = leaf is None or isinstance(leaf, str | bool | int | dict | list)
             if not is_plain and not (isinstance(leaf, float) and math.isfinite(leaf)):
-                self._say("error", at, "expected text, a number, true or false, a list or a table.")
-                return _UNFIT
+                self._report("error", at, "expected text, a number, true or false, a list or a table.")
+                return _INVALID
         return value
 
-    def _names(self, table: dict[str, Any], path: KeyPath) -> None:
+    def _check_names(self, table: dict[str, Any], path: KeyPath) -> None:
         """Report names in a table that types leave open."""
         known = known_names(path)
         for name in table if known is not None else ():
             if name not in (known or ()):
-                self._unknown((*path, name), table[name], known or ())
+                self._report_unknown((*path, name), table[name], known or ())
         for name in table if path == ("hooks",) else ():
-            if trouble := event_trouble(name):
-                self._say("error", (*path, name), trouble)
+            if problem := event_problem(name):
+                self._report("error", (*path, name), problem)
 
-    def _named(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
-        if isinstance(value, str) and (trouble := value_trouble(path, value)):
-            self._say("error", path, trouble)
+    def _check_value(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
+        if isinstance(value, str) and (problem := text_problem(path, value)):
+            self._report("error", path, problem)
             # A hook without its matcher would be run for every tool; who runs hooks leaves the whole hook out.
-            return value if path[0] == "hooks" else _UNFIT
+            return value if path[0] == "hooks" else _INVALID
         if len(path) != 3 or path[0] != "providers" or path[2] != "type":
             return value
         if value and value.strip().lower() not in PROVIDER_TYPES:
-            self._say("warning", path, "is not a type that is known", (value, *PROVIDER_TYPES))
+            self._report("warning", path, "is not a type that is known", (value, *PROVIDER_TYPES))
         return value
 
 
-def _is_fitting(kind: inspect.Type, value: object) -> bool:
+def _is_valid(kind: inspect.Type, value: object) -> bool:
     match kind:
         case inspect.StrType():
             return isinstance(value, str)
@@ -386,15 +388,17 @@ def _other_number(value: float, kind: inspect.IntType | inspect.FloatType) -> st
 
 
 def _guess(name: str, known: Sequence[str]) -> str:
-    if len(name) > _LONGEST_GUESS:
+    if len(name) > _MAX_GUESS_LENGTH:
         return "."
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else "."
 
 
-def objections(path: KeyPath, value: object) -> list[str]:
+def value_problems(path: KeyPath, value: object) -> list[str]:
     """What the types say to this value alone. That its neighbours are missing does not matter here."""
     tree: Any = value
     for name in reversed(path):
         tree = [tree] if isinstance(name, int) else {name: tree}
-    return [problem.text for problem in fit(tree, "", {}).problems if not problem.text.endswith("is missing.")]
+    return [
+        problem.text for problem in validate_tree(tree, "", {}).problems if not problem.text.endswith("is missing.")
+    ]

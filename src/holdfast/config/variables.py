@@ -16,23 +16,23 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.config.line_numbers import DEEPEST
+from holdfast.config.line_numbers import MAX_DEPTH
 from holdfast.domain.errors import BadRequest
 
 __all__ = [
-    "LIMIT",
-    "MOST_OUTPUT",
+    "COMMAND_TIMEOUT",
+    "MAX_OUTPUT_BYTES",
     "Command",
     "CommandRunner",
     "Expander",
     "ExpansionFailed",
     "Piece",
     "Variable",
-    "cannot_start",
+    "command_output",
     "is_template",
     "read_template",
     "run_command",
-    "said_by",
+    "start_error",
 ]
 
 CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
@@ -40,9 +40,9 @@ CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL = re.compile(r"\$|\\\$")
-LIMIT = 10.0
+COMMAND_TIMEOUT = 10.0
 """Seconds that a command may take."""
-MOST_OUTPUT = 64 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024
 
 
 class ExpansionFailed(BadRequest):
@@ -53,7 +53,7 @@ class Variable(msgspec.Struct, frozen=True):
     """A variable, and what stands for it when it is unset or empty; None if nothing does."""
 
     name: str
-    otherwise: "tuple[Piece, ...] | None" = None
+    default: "tuple[Piece, ...] | None" = None
 
     def __repr__(self) -> str:
         return f"Variable({self.name!r})"
@@ -83,19 +83,19 @@ def is_template(text: str) -> bool:
 
 def read_template(text: str, *, depth: int = 0) -> tuple[Piece, ...]:
     """The pieces of a value. Raises `ExpansionFailed` if a brace or parenthesis is not closed."""
-    if depth > DEEPEST:
-        raise ExpansionFailed(f"The value is nested deeper than {DEEPEST} levels.")
+    if depth > MAX_DEPTH:
+        raise ExpansionFailed(f"The value is nested deeper than {MAX_DEPTH} levels.")
     pieces: list[Piece] = []
     at = 0
     while (found := _SPECIAL.search(text, at)) is not None:
         pieces.append(text[at : found.start()])
-        piece, at = _special(text, found, depth)
+        piece, at = _read_special(text, found, depth)
         pieces.append(piece)
     pieces.append(text[at:])
     return tuple(piece for piece in pieces if piece != "")
 
 
-def _special(text: str, found: re.Match[str], depth: int) -> tuple[Piece, int]:
+def _read_special(text: str, found: re.Match[str], depth: int) -> tuple[Piece, int]:
     at = found.end()
     if found[0] == "\\$":
         return "$", at
@@ -103,16 +103,16 @@ def _special(text: str, found: re.Match[str], depth: int) -> tuple[Piece, int]:
     if follows == "$":
         return "$", at + 1
     if follows == "{":
-        return _braced(text, at + 1, depth)
+        return _read_braced(text, at + 1, depth)
     if follows == "(":
-        end = _closing(text, at + 1, "(", ")")
+        end = _find_closing(text, at + 1, "(", ")")
         return Command(text[at + 1 : end]), end + 1
     name = _NAME.match(text, at)
     return (Variable(name[0]), name.end()) if name else ("$", at)
 
 
-def _braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
-    end = _closing(text, at, "{", "}")
+def _read_braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
+    end = _find_closing(text, at, "{", "}")
     name = _NAME.match(text, at)
     if name is None:
         raise ExpansionFailed("After ${ a name is expected; write $$ for a dollar sign.")
@@ -123,7 +123,7 @@ def _braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
     return Variable(name[0], read_template(text[name.end() + 2 : end], depth=depth + 1)), end + 1
 
 
-def _closing(text: str, at: int, opening: str, closing: str) -> int:
+def _find_closing(text: str, at: int, opening: str, closing: str) -> int:
     """Where what was opened before `at` ends. Quotes hide what they hold."""
     depth, quote = 1, ""
     while at < len(text):
@@ -153,12 +153,12 @@ class Expander:
 
     def expand(self, text: str, *, may_run: bool) -> str:
         """Blocks as long as its commands take: 10 seconds each at most. Raises `ExpansionFailed`."""
-        return text if "$" not in text else self._whole(read_template(text), may_run=may_run)
+        return text if "$" not in text else self._expand_pieces(read_template(text), may_run=may_run)
 
-    def _whole(self, pieces: tuple[Piece, ...], *, may_run: bool) -> str:
-        return "".join(self._piece(piece, may_run=may_run) for piece in pieces)
+    def _expand_pieces(self, pieces: tuple[Piece, ...], *, may_run: bool) -> str:
+        return "".join(self._expand_piece(piece, may_run=may_run) for piece in pieces)
 
-    def _piece(self, piece: Piece, *, may_run: bool) -> str:
+    def _expand_piece(self, piece: Piece, *, may_run: bool) -> str:
         match piece:
             case str():
                 return piece
@@ -170,8 +170,8 @@ class Expander:
                 return self._run(piece.text, self._environment)
             case Variable():
                 value = self._environment.get(piece.name)
-                if piece.otherwise is not None:
-                    return value or self._whole(piece.otherwise, may_run=may_run)
+                if piece.default is not None:
+                    return value or self._expand_pieces(piece.default, may_run=may_run)
                 if value is None:
                     raise ExpansionFailed(
                         f"The variable {piece.name} is not set: export it, or write $$ for a dollar sign."
@@ -191,23 +191,23 @@ def run_command(command: str, environment: Mapping[str, str]) -> str:
             start_new_session=True,
         )
     except (OSError, ValueError):
-        raise cannot_start() from None
+        raise start_error() from None
     try:
-        return said_by(*_output(process))
+        return command_output(*_read_output(process))
     finally:
-        _end(process)
+        _kill(process)
 
 
-def cannot_start() -> ExpansionFailed:
+def start_error() -> ExpansionFailed:
     return ExpansionFailed("The command in $(…) cannot be started.")
 
 
-def said_by(output: bytes, status: int | None) -> str:
+def command_output(output: bytes, status: int | None) -> str:
     """What the output of a command that ended so means; None is for one that did not end. Raises `ExpansionFailed`."""
     if status is None:
-        raise ExpansionFailed(f"The command in $(…) did not end within {LIMIT:.0f} seconds.")
-    if len(output) > MOST_OUTPUT:
-        raise ExpansionFailed(f"The command in $(…) said more than {MOST_OUTPUT // 1024} KiB.")
+        raise ExpansionFailed(f"The command in $(…) did not end within {COMMAND_TIMEOUT:.0f} seconds.")
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise ExpansionFailed(f"The command in $(…) said more than {MAX_OUTPUT_BYTES // 1024} KiB.")
     if status != 0:
         raise ExpansionFailed(f"The command in $(…) failed with status {status}: run it in a terminal to see why.")
     try:
@@ -216,18 +216,18 @@ def said_by(output: bytes, status: int | None) -> str:
         raise ExpansionFailed("The command in $(…) said something that is not UTF-8.") from None
 
 
-def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
+def _read_output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
     """A process that left the command's group may hold the pipe for ever: the limit is on the clock, not on the end."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + COMMAND_TIMEOUT
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     output = bytearray()
-    while len(output) <= MOST_OUTPUT:
+    while len(output) <= MAX_OUTPUT_BYTES:
         if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return bytes(output), None
-        piece = os.read(descriptor, MOST_OUTPUT)
+        piece = os.read(descriptor, MAX_OUTPUT_BYTES)
         if not piece:
             break
         output += piece
@@ -239,7 +239,7 @@ def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
         return bytes(output), None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()

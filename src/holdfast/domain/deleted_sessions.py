@@ -32,7 +32,7 @@ class _Subject(msgspec.Struct, frozen=True):
 class _Change(msgspec.Struct, frozen=True):
     """The payload of a change, or the session id of a `removed` event."""
 
-    payload: _Subject = _Subject()
+    object: _Subject = msgspec.field(default=_Subject(), name="payload")
     session_id: str = ""
 
 
@@ -40,19 +40,19 @@ class About(msgspec.Struct, frozen=True):
     """Type, session and run of a stored event; the rest of it is not decoded."""
 
     type: str
-    payload: _Change
+    change: _Change = msgspec.field(name="payload")
 
     @property
     def session(self) -> str:
         """The session that the event belongs to."""
         if self.type == "removed":
-            return self.payload.session_id
-        return self.payload.payload.id if self.type == "session" else self.payload.payload.session_id
+            return self.change.session_id
+        return self.change.object.id if self.type == "session" else self.change.object.session_id
 
     @property
     def run(self) -> str:
         """The run that the event belongs to; empty if none."""
-        return self.payload.payload.run_id
+        return self.change.object.run_id
 
 
 _decoder = msgspec.json.Decoder(About)
@@ -71,9 +71,9 @@ def empty_body(body: bytes, session: str) -> bytes:
 def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
     """Return the event that replaces one of a deleted session."""
     if isinstance(event, RunCompleteEvent):
-        change = event.payload
-        end = msgspec.structs.replace(change.payload, message_id=MessageId(""), text="", error="")
-        return RunCompleteEvent(msgspec.structs.replace(change, payload=end))
+        change = event.change
+        end = msgspec.structs.replace(change.object, message_id=MessageId(""), text="", error="")
+        return RunCompleteEvent(msgspec.structs.replace(change, object=end))
     return RemovedEvent(Removed(SessionId(session)))
 
 
@@ -104,8 +104,8 @@ def session_of(event: object) -> str:
             return output.session_id
         case RemovedEvent(payload=removed):
             return removed.session_id
-        case AgentEvent(payload=change):
-            return change.payload.session_id
+        case AgentEvent(change=change):
+            return change.object.session_id
         case _:
-            subject = getattr(getattr(event, "payload", None), "payload", None)
+            subject = getattr(getattr(event, "change", None), "object", None)
             return str(subject.id if isinstance(subject, Session) else getattr(subject, "session_id", ""))

@@ -65,41 +65,47 @@ T = TypeVar("T")
 ChangeKind = Literal["created", "updated", "deleted"]
 
 
-class Change(msgspec.Struct, Generic[T], frozen=True):
+_WIRE_NAMES = {"change": "payload", "object": "payload"}
+"""Both levels of the envelope `{"type": T, "payload": {"type": C, "payload": O}}` are called `payload` on the wire, as
+stock clients expect. Python code calls the outer one `change` and the inner one `object`.
+"""
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True, rename=_WIRE_NAMES):
     """A change of an object, with the object in its current state."""
 
     type: ChangeKind
-    payload: T
+    object: T
 
 
-class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
+class MessageEvent(msgspec.Struct, frozen=True, tag="message", rename=_WIRE_NAMES):
     """Durable. `created` precedes every other event about the message; `updated` when its structure
     changed or it ended, never for mere growth.
     """
 
-    payload: Change[Message]
+    change: Change[Message]
 
 
-class SessionEvent(msgspec.Struct, frozen=True, tag="session"):
+class SessionEvent(msgspec.Struct, frozen=True, tag="session", rename=_WIRE_NAMES):
     """Durable. `deleted` is the last event of a session and contains only its id. An `updated` precedes the end of
     every turn.
     """
 
-    payload: Change[Session]
+    change: Change[Session]
 
 
-class FileEvent(msgspec.Struct, frozen=True, tag="file"):
+class FileEvent(msgspec.Struct, frozen=True, tag="file", rename=_WIRE_NAMES):
     """Durable. A new version of a file in a session's history."""
 
-    payload: Change[FileVersion]
+    change: Change[FileVersion]
 
 
-class RunEvent(msgspec.Struct, frozen=True, tag="run"):
+class RunEvent(msgspec.Struct, frozen=True, tag="run", rename=_WIRE_NAMES):
     """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each step, when
     folded, moved or marked for cancellation; `deleted` when refused after it was stored.
     """
 
-    payload: Change[Run]
+    change: Change[Run]
 
 
 class RunComplete(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,36 +122,36 @@ class RunComplete(msgspec.Struct, frozen=True, omit_defaults=True):
     model_unreachable: bool = False
 
 
-class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
+class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete", rename=_WIRE_NAMES):
     """Durable. Exactly one per run, and the last event that carries its run id."""
 
-    payload: Change[RunComplete]
+    change: Change[RunComplete]
 
 
-class PermissionRequestEvent(msgspec.Struct, frozen=True, tag="permission_request"):
+class PermissionRequestEvent(msgspec.Struct, frozen=True, tag="permission_request", rename=_WIRE_NAMES):
     """Durable. A tool waits for permission."""
 
-    payload: Change[PermissionRequest]
+    change: Change[PermissionRequest]
 
 
-class PermissionNotificationEvent(msgspec.Struct, frozen=True, tag="permission_notification"):
+class PermissionNotificationEvent(msgspec.Struct, frozen=True, tag="permission_notification", rename=_WIRE_NAMES):
     """Durable. Once when a permission request is opened, and once when it is answered or withdrawn, before its run
     ends.
     """
 
-    payload: Change[PermissionNotification]
+    change: Change[PermissionNotification]
 
 
-class QuestionRequestEvent(msgspec.Struct, frozen=True, tag="question_batch_request"):
+class QuestionRequestEvent(msgspec.Struct, frozen=True, tag="question_batch_request", rename=_WIRE_NAMES):
     """Durable. The model waits for answers to its questions."""
 
-    payload: Change[QuestionRequest]
+    change: Change[QuestionRequest]
 
 
-class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch_notification"):
+class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch_notification", rename=_WIRE_NAMES):
     """Durable. Once for each batch, when it is answered, cancelled or withdrawn, before its run ends."""
 
-    payload: Change[QuestionNotification]
+    change: Change[QuestionNotification]
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -176,10 +182,10 @@ class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
     session_title: str = ""
 
 
-class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
+class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event", rename=_WIRE_NAMES):
     """Live. An `error` precedes the `run_complete` of its run, `agent_finished` follows it."""
 
-    payload: Change[AgentNotice]
+    change: Change[AgentNotice]
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
@@ -188,10 +194,10 @@ class ConfigChanged(msgspec.Struct, frozen=True):
     workspace_id: WorkspaceId
 
 
-class ConfigChangedEvent(msgspec.Struct, frozen=True, tag="config_changed"):
+class ConfigChangedEvent(msgspec.Struct, frozen=True, tag="config_changed", rename=_WIRE_NAMES):
     """Live. A setting was changed: load the workspace again."""
 
-    payload: Change[ConfigChanged]
+    change: Change[ConfigChanged]
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -201,28 +207,28 @@ class Attached(msgspec.Struct, frozen=True):
     clients: int
 
 
-class AttachedEvent(msgspec.Struct, frozen=True, tag="attached"):
+class AttachedEvent(msgspec.Struct, frozen=True, tag="attached", rename=_WIRE_NAMES):
     """Live. A client opened a session or left it."""
 
-    payload: Change[Attached]
+    change: Change[Attached]
 
 
-class LspEvent(msgspec.Struct, frozen=True, tag="lsp_event"):
+class LspEvent(msgspec.Struct, frozen=True, tag="lsp_event", rename=_WIRE_NAMES):
     """Live. The state or the diagnostics of a language server changed."""
 
-    payload: Change[LspNotice]
+    change: Change[LspNotice]
 
 
-class McpEvent(msgspec.Struct, frozen=True, tag="mcp_event"):
+class McpEvent(msgspec.Struct, frozen=True, tag="mcp_event", rename=_WIRE_NAMES):
     """Live. The state or the offered lists of an MCP server changed."""
 
-    payload: Change[McpNotice]
+    change: Change[McpNotice]
 
 
-class SkillsEvent(msgspec.Struct, frozen=True, tag="skills_event"):
+class SkillsEvent(msgspec.Struct, frozen=True, tag="skills_event", rename=_WIRE_NAMES):
     """Live. Skills were added, removed or changed."""
 
-    payload: Change[SkillStates]
+    change: Change[SkillStates]
 
 
 class MessageDelta(msgspec.Struct, frozen=True):

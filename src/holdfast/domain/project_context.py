@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["ContextFile", "GitChanges", "GitState", "Surroundings"]
+__all__ = ["ContextFile", "GitChanges", "GitState", "ProjectContext"]
 
 
 class ContextFile(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class GitChanges(msgspec.Struct, frozen=True):
     commits: tuple[str, ...] = ()
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ProjectContext(msgspec.Struct, frozen=True):
     """Facts that stay unchanged during a session, so that the provider's prompt cache stays valid."""
 
     directory: str

@@ -21,9 +21,9 @@ __all__ = [
     "MCP_FORM",
     "TOOLS",
     "UNASKED",
-    "Errand",
     "Inquiry",
     "Permit",
+    "SubagentTask",
     "Tool",
     "ToolContext",
     "ToolOutcome",
@@ -78,7 +78,7 @@ class Inquiry(msgspec.Struct, frozen=True):
     confirm_description: str = ""
 
 
-class Errand(msgspec.Struct, frozen=True):
+class SubagentTask(msgspec.Struct, frozen=True):
     """A task for a sub-agent, which runs in a child session of the caller's. `kind` selects the type of sub-agent."""
 
     prompt: str
@@ -134,7 +134,7 @@ class ToolContext(Protocol):
         `ToolError` if there is no client that can answer.
         """
 
-    async def send(self, errand: Errand) -> str:
+    async def run_subagent(self, task: SubagentTask) -> str:
         """Run a sub-agent and return its final text. Cancelling this call stops it. Raises `ToolError` if there is no
         text.
         """

@@ -89,57 +89,57 @@ class RunFault(HoldfastError):
 
 
 async def drive(
-    turn: Turn, kit: RunContext, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]
+    turn: Turn, run_context: RunContext, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]
 ) -> None:
     """The turn of a prompt. `boundary` is asked before every provider request, and what it answers is awaited."""
-    loop = await _loop_for(turn, kit, briefing)
+    loop = await _loop_for(turn, run_context, briefing)
     while True:
         if (folds := boundary()) is not None:
             # Whoever is folded in comes after the prompt that began the turn.
             await turn.start()
             before = len(turn.messages)
             await folds
-            await hear_folded(turn, kit, turn.messages[before:])
+            await hear_folded(turn, run_context, turn.messages[before:])
         turn.take_later()
-        _check_limits(turn, kit)
+        _check_limits(turn, run_context)
         if not await loop.step():
             return
 
 
-async def drive_summary(turn: Turn, kit: RunContext, briefing: Briefing) -> None:
+async def drive_summary(turn: Turn, run_context: RunContext, briefing: Briefing) -> None:
     """The turn of a summary asked for by hand. An empty conversation needs none."""
     if briefing.messages:
-        asking = ModelCall(turn, kit, await kit.models.large())
+        asking = ModelCall(turn, run_context, await run_context.models.large())
         await summarize(turn, asking, briefing.session, briefing.messages)
 
 
-async def _loop_for(turn: Turn, kit: RunContext, briefing: Briefing) -> "_Loop":
-    if kit.settled is not None and not turn.run.interactive:
-        await kit.settled()
-    place = await kit.surroundings(turn.run.session_id)
-    crew = kit.crews.of(turn.run.run_id)
-    if crew is None:
-        model, trouble = await kit.model(turn.brief.model if turn.brief is not None else "")
+async def _loop_for(turn: Turn, run_context: RunContext, briefing: Briefing) -> "_Loop":
+    if run_context.extensions_ready is not None and not turn.run.interactive:
+        await run_context.extensions_ready()
+    place = await run_context.project_context(turn.run.session_id)
+    subagent_type = run_context.subagents.type_of(turn.run.run_id)
+    if subagent_type is None:
+        model, trouble = await run_context.model(turn.brief.model if turn.brief is not None else "")
         if turn.run.require_model and model.info.fallback_reason:
             raise ProviderError(model.info.fallback_reason, title="No usable model", trouble="refused")
-        loop = _Loop(turn, kit, model, briefing, system_prompt(place), kit.tools)
+        loop = _Loop(turn, run_context, model, briefing, system_prompt(place), run_context.tools)
         loop.trouble = trouble
         return loop
-    system = helper_instructions(place, crew.text, crew.prompt)
+    system = helper_instructions(place, subagent_type.text, subagent_type.prompt)
     # What is wrong with its model is told by the call that sent it.
-    model, _ = await kit.model(crew.model)
-    return _Loop(turn, kit, model, briefing, system, crew.tools)
+    model, _ = await run_context.model(subagent_type.model)
+    return _Loop(turn, run_context, model, briefing, system, subagent_type.tools)
 
 
 class _Loop:
     """What lasts from step to step."""
 
     def __init__(
-        self, turn: Turn, kit: RunContext, model: Model, briefing: Briefing, system: str, tools: Tools
+        self, turn: Turn, run_context: RunContext, model: Model, briefing: Briefing, system: str, tools: Tools
     ) -> None:
         self._turn = turn
-        self._kit = kit
-        self._asking = ModelCall(turn, kit, model)
+        self._run_context = run_context
+        self._asking = ModelCall(turn, run_context, model)
         self._session = briefing.session
         self._earlier = briefing.messages
         turn.follows(briefing.messages)
@@ -185,7 +185,7 @@ class _Loop:
             return True
         before = len(self._turn.messages)
         goes_on, reason = await self._act(assembly, tools)
-        if fault := self._kit.fault_of(self._turn.run.run_id):
+        if fault := self._run_context.completion_error(self._turn.run.run_id):
             raise RunFault(fault)
         results = self._turn.messages[before:]
         answer = assembly.message()
@@ -211,9 +211,9 @@ class _Loop:
     def _beside(self) -> dict[MessageId, str]:
         """The state of the work tree, always with the same message of the user: a cached prefix stays valid."""
         newest = next((item for item in reversed(self._history) if item.role == "user"), None)
-        if newest is None or self._kit.lookout is None:
+        if newest is None or self._run_context.context_loader is None:
             return {}
-        changes = self._kit.lookout.git_changes(self._session.id, newest.id)
+        changes = self._run_context.context_loader.git_changes(self._session.id, newest.id)
         return {message: git_note(found) for message, found in changes.items()}
 
     async def _act(self, assembly: ResponseBuilder, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
@@ -225,7 +225,7 @@ class _Loop:
         if assembly.finish in ("length", "content_filter"):
             await answer_without_running(self._turn, message, NOT_RUN)
             return False, reason
-        if await run_calls(self._turn, self._kit, message, tools):
+        if await run_calls(self._turn, self._run_context, message, tools):
             return False, "end_turn"
         return True, "tool_use"
 
@@ -241,14 +241,14 @@ class _Loop:
 
     def _is_nearly_full(self, usage: Usage) -> bool:
         used = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens
-        return self._kit.settings.auto_summarize and is_nearly_full(self._info.context_window, used)
+        return self._run_context.settings.auto_summarize and is_nearly_full(self._info.context_window, used)
 
     async def _make_room(self, error: ProviderError) -> None:
         """The provider says the conversation is too long: summarise it, once. Raises any other error again."""
         if error.trouble != "overflow":
             raise error
         has_answers = any(message.role == "assistant" for message in self._history)
-        if self._made_room or not has_answers or not self._kit.settings.auto_summarize:
+        if self._made_room or not has_answers or not self._run_context.settings.auto_summarize:
             raise ProviderError(_TOO_LONG.format(error), title="Context overflow", trouble="overflow")
         self._made_room = True
         await self._turn.discard()
@@ -270,8 +270,8 @@ def _usage(assembly: ResponseBuilder, request: ModelRequest, answer: Message) ->
     )
 
 
-def _check_limits(turn: Turn, kit: RunContext) -> None:
-    limits = kit.settings.limits
+def _check_limits(turn: Turn, run_context: RunContext) -> None:
+    limits = run_context.settings.limits
     if limits.steps and turn.step >= limits.steps:
         raise LimitReached(f"limit: the run made {turn.step} steps, as many as it may.")
     if limits.minutes and turn.minutes >= limits.minutes:

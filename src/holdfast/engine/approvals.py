@@ -211,6 +211,7 @@ class Approvals:
         workspace: WorkspaceId,
         ledger: Ledger,
         new_id: NewId,
+        recorder: Recorder,
         judge: Judge = lambda _: Verdict("allow"),
         *,
         timeout: float = 86_400.0,
@@ -225,17 +226,13 @@ class Approvals:
         self._workspace = workspace
         self._ledger = ledger
         self._new_id = new_id
-        self._recorder: Recorder
+        self._recorder = recorder
         self._permissions: dict[str, _OpenPermission] = {}
         self._batches: dict[str, _OpenBatch] = {}
         self._granted: dict[tuple[SessionId | None, Subject], None] = {}
         """What was allowed for a session and those below it, or, without a session, always."""
         self._readers = 0
         self._closed_at = float("-inf")
-
-    def bind(self, recorder: Recorder) -> None:
-        """The engine is there, before anything is asked: what is asked can be stored and told."""
-        self._recorder = recorder
 
     # What can be seen.
 

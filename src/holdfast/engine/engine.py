@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, StorageUnavailable, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_helper_session
-from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord, WorkspaceRecord
+from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
 from holdfast.engine.agent_loop import drive, drive_summary
@@ -37,16 +37,16 @@ from holdfast.engine.lifecycle import (
     transition,
 )
 from holdfast.engine.message_factory import MessageFactory
-from holdfast.engine.ports import Clock, NewId, Outlet
+from holdfast.engine.ports import Clock, NewId
 from holdfast.engine.prompt_hooks import opening, prompt_message
 from holdfast.engine.recorder import Recorder, for_a_moment
-from holdfast.engine.run_context import RunContext
+from holdfast.engine.run_context import RunContext, StartSubagent
 from holdfast.engine.run_end import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
 from holdfast.engine.titles import Titler
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["EndRetries", "Engine", "EngineEnvironment", "PendingEnd", "RunState", "answer_fold"]
+__all__ = ["ActiveRuns", "EndRetries", "Engine", "PendingEnd", "RunState", "answer_fold"]
 
 
 # What the shell remembers of a run while it has the lane, and while its end is being stored.
@@ -61,6 +61,22 @@ class RunState:
         self.is_over = False
         self.error: BaseException | None = None
         self.deadline: asyncio.TimerHandle | None = None
+
+
+class ActiveRuns(dict[RunId, RunState]):
+    """The runs that have a task or whose end is not stored yet.
+
+    Shared by the engine, which maintains it, and the bus, which sends open parts to new subscribers.
+    """
+
+    def open_parts(self) -> list[MessagePart]:
+        """Return every part that is growing, in full, for subscribers that missed its deltas."""
+        return [part for state in self.values() if state.turn for part in state.turn.open_parts()]
+
+    def turn_of(self, session: SessionId) -> Turn | None:
+        """Return the active turn of a session."""
+        turns = (state.turn for state in self.values() if state.turn and state.turn.run.session_id == session)
+        return next(turns, None)
 
 
 class PendingEnd:
@@ -149,35 +165,48 @@ _QUICK_PASSES = 8
 """Of the loop. Fewer than the recorder waits, so that a cancel still meets the ends it causes."""
 
 
-class EngineEnvironment(msgspec.Struct, frozen=True):
-    """The parts of the world an engine needs beside what its runs work with."""
-
-    outlet: Outlet
-    clock: Clock
-    new_id: NewId
-
-
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
 
-    def __init__(self, record: WorkspaceRecord, kit: RunContext, outside: EngineEnvironment) -> None:
-        self.record = record
-        self.kit = kit
-        self.outside = outside
+    def __init__(
+        self,
+        run_context: RunContext,
+        recorder: Recorder,
+        clock: Clock,
+        new_id: NewId,
+        active_runs: ActiveRuns | None = None,
+        subagents: Callable[["Engine"], StartSubagent] | None = None,
+    ) -> None:
+        """`active_runs` is shared with the bus. `subagents` returns the function by which tools of this engine start
+        sub-agents: their runs are runs of this engine, so that function needs the engine.
+        """
+        self.record = recorder.record
+        self.recorder = recorder
+        self.outlet = recorder.outlet
+        self.clock = clock
+        self.new_id = new_id
         self.closing = False
+        self.deleting: set[SessionId] = set()
+        """Sessions that are being deleted and accept no prompts."""
+        self.stop_requests: set[SessionId | RunId] = set()
+        """Sessions and runs that were cancelled while the workspace closes. Parked runs are in no lane that could
+        record it.
+        """
         self.retries = EndRetries()
         self.on_busy: Callable[[bool], None] = lambda _: None
         """Told when the first run comes into the workspace and when the last one has left its lane."""
         self._tasks = TaskOwner()
-        self._writing = TaskOwner()
-        self.recorder = Recorder(kit.ledger, record.id, record.epoch, outside.outlet, self._writing)
-        self._titler = Titler(kit, self.recorder, outside.clock)
+        self._writing = recorder.tasks
+        self._titler = Titler(run_context, recorder, clock)
         self._lanes: dict[SessionId, Lane] = {}
-        self._lives: dict[RunId, RunState] = {}
+        self._active = ActiveRuns() if active_runs is None else active_runs
         self._outboxes: dict[SessionId, deque[Effect]] = {}
         self._ends: dict[RunId, PendingEnd] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
+        if subagents is not None:
+            run_context = msgspec.structs.replace(run_context, start_subagent=subagents(self))
+        self.run_context = run_context
 
     # What can be seen.
 
@@ -212,28 +241,27 @@ class Engine:
             return True
         return any(not ending.is_put for run in runs if (ending := self._ends.get(run)) is not None)
 
-    async def until_told(self, run: RunId) -> None:
+    async def wait_for_end(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
         ending = self._ends.get(run)
         if ending is not None and ending.end.outcome != "cancelled":
             await asyncio.shield(ending.told)
 
     def open_parts(self) -> list[MessagePart]:
-        """The parts that are growing now, whole: what a reader needs that missed their deltas."""
-        return [part for life in self._lives.values() if life.turn for part in life.turn.open_parts()]
+        """Return every part that is growing, in full."""
+        return self._active.open_parts()
 
     def open_messages(self, session: SessionId) -> list[Message]:
         message = turn.open_message() if (turn := self.turn_of(session)) else None
         return [] if message is None else [message]
 
     def turn_of(self, session: SessionId) -> Turn | None:
-        """The turn that is under way."""
-        turns = (life.turn for life in self._lives.values() if life.turn and life.turn.run.session_id == session)
-        return next(turns, None)
+        """Return the active turn of a session."""
+        return self._active.turn_of(session)
 
     # The one way in.
 
-    def tell(self, session: SessionId, event: LaneEvent) -> Refuse | None:
+    def dispatch(self, session: SessionId, event: LaneEvent) -> Refuse | None:
         """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
@@ -258,10 +286,10 @@ class Engine:
 
     def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:
         """The run is about to ask its model. It waits for what this answers: the folds being stored."""
-        self.tell(session, StepBoundary(run))
+        self.dispatch(session, StepBoundary(run))
         return self._folds.get(run)
 
-    async def until_quiet(self, session: SessionId) -> None:
+    async def wait_until_idle(self, session: SessionId) -> None:
         """Wait until nothing of the session runs, waits or is being written."""
         while members(self.lane(session)) or session in self._outboxes:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -272,10 +300,10 @@ class Engine:
         """Refuse, tell every lane, end what is active, write it all down. True if nothing was left over."""
         self.closing = True
         for session in tuple(self._lanes):
-            self.tell(session, Shutdown())
+            self.dispatch(session, Shutdown())
         self._titler.stop()
-        settings = self.kit.settings
-        quiet = [self.until_quiet(session) for session in {*self._lanes, *self._outboxes}]
+        settings = self.run_context.settings
+        quiet = [self.wait_until_idle(session) for session in {*self._lanes, *self._outboxes}]
         try:
             async with asyncio.timeout(settings.grace + settings.margin + settings.closing):
                 await asyncio.gather(*quiet)
@@ -291,65 +319,65 @@ class Engine:
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
         task = self._tasks.start(self._live(session, run), name=f"run {run}", done=partial(self._over, session, run))
-        self._lives[run] = RunState(task)
+        self._active[run] = RunState(task)
 
     async def _live(self, session: SessionId, run: RunId) -> None:
-        self.tell(session, Enter(run))
+        self.dispatch(session, Enter(run))
         # A cancellation that came before this first step is delivered here, before anything is done.
         await asyncio.sleep(0)
-        briefing = await self.kit.ledger.briefing(self.record.id, run)
+        briefing = await self.run_context.ledger.briefing(self.record.id, run)
         if briefing is None:
             raise UnknownRun
-        turn = self._lives[run].turn = self._turn_for(briefing.record)
+        turn = self._active[run].turn = self._turn_for(briefing.record)
         if turn.run.parent_run_id:
             await self._share_cost(turn, briefing.session)
         if turn.run.kind == "summary":
-            await drive_summary(turn, self.kit, briefing)
+            await drive_summary(turn, self.run_context, briefing)
             return
-        self._titler.consider(turn, await opening(turn, self.kit, briefing))
-        await drive(turn, self.kit, briefing, partial(self.boundary, session, run))
+        self._titler.consider(turn, await opening(turn, self.run_context, briefing))
+        await drive(turn, self.run_context, briefing, partial(self.boundary, session, run))
 
     async def _share_cost(self, turn: Turn, session: Session) -> None:
         """A sub-agent's responses are paid for by the sessions above it, and count for the limits of the run above."""
-        sender = self._lives.get(turn.run.parent_run_id)
+        sender = self._active.get(turn.run.parent_run_id)
         turn.sender = None if sender is None else sender.turn
         payers = [session.id]
         above: Session | None = session
         while above is not None and is_helper_session(above.id) and above.parent_session_id:
             payers.append(above.parent_session_id)
-            above = await self.kit.ledger.session(self.record.id, above.parent_session_id)
+            above = await self.run_context.ledger.session(self.record.id, above.parent_session_id)
         turn.payers = tuple(payers)
 
     def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
         """The task's done callback: a task cancelled before its first step never reaches a `finally`."""
         error = None if task.cancelled() else task.exception()
-        life = self._lives.get(run)
-        if life is not None and life.task is task and not life.is_over:
+        state = self._active.get(run)
+        if state is not None and state.task is task and not state.is_over:
             self._finish(session, run, error, failed=task.cancelled() or error is not None)
 
     def _finish(self, session: SessionId, run: RunId, error: BaseException | None, *, failed: bool) -> None:
-        life = self._lives[run]
-        life.is_over = True
-        life.error = error
-        if life.deadline is not None:
-            life.deadline.cancel()
-        self.tell(session, Finish(run, "failed" if failed else "completed"))
+        state = self._active[run]
+        state.is_over = True
+        state.error = error
+        if state.deadline is not None:
+            state.deadline.cancel()
+        self.dispatch(session, Finish(run, "failed" if failed else "completed"))
 
     def _interrupt(self, session: SessionId, run: RunId) -> None:
-        life = self._lives[run]
-        life.task.cancel()
-        settings = self.kit.settings
+        state = self._active[run]
+        state.task.cancel()
+        settings = self.run_context.settings
         patience = settings.grace + settings.margin
-        life.deadline = asyncio.get_running_loop().call_later(patience, self._give_up, session, run)
+        state.deadline = asyncio.get_running_loop().call_later(patience, self._give_up, session, run)
 
     def _give_up(self, session: SessionId, run: RunId) -> None:
         """The task does not stop: end the run without it. Its turn is closed then; nothing of it counts any more."""
-        self._lives[run].task.cancel()
+        self._active[run].task.cancel()
         self._finish(session, run, None, failed=True)
 
     def _park(self, session: SessionId, run: RunId) -> None:
-        if (life := self._lives.pop(run, None)) is not None:
-            life.task.cancel()
+        if (state := self._active.pop(run, None)) is not None:
+            state.task.cancel()
         outbox = self._outboxes.get(session)
         if outbox is not None and Spawn(run) in outbox:
             outbox.remove(Spawn(run))
@@ -392,7 +420,7 @@ class Engine:
 
     async def _fold(self, fold: Fold) -> None:
         waiter = self._folds[fold.host]
-        turn = self._lives[fold.host].turn
+        turn = self._active[fold.host].turn
         assert turn is not None, "only a run that has begun reaches a step boundary"
         try:
             operations: list[Operation] = []
@@ -412,8 +440,8 @@ class Engine:
 
     async def _end(self, session: SessionId, ends: list[End]) -> None:
         """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
-        announce = partial(announce_ends, session, self.outside.outlet, self.kit.hooks)
-        wait = self.kit.settings.retry_first
+        announce = partial(announce_ends, session, self.outlet, self.run_context.hooks)
+        wait = self.run_context.settings.retry_first
         make = self._end_operations
         while True:
             try:
@@ -438,51 +466,51 @@ class Engine:
                 self.retries.succeed()
                 break
             await self.retries.pause(wait)
-            wait = min(2 * wait, self.kit.settings.retry_longest)
+            wait = min(2 * wait, self.run_context.settings.retry_longest)
         for end in ends:
-            self._lives.pop(end.run, None)
+            self._active.pop(end.run, None)
             self._ends.pop(end.run).told.set_result(None)
 
     async def _end_operations(self, ends: list[End]) -> list[Operation]:
         operations: list[Operation] = []
         for end in ends:
             if end.waited:
-                operations.append(end_of_waiting(end, self.outside.clock.now_ms()))
+                operations.append(end_of_waiting(end, self.clock.now_ms()))
             elif end.host is None:
                 turn = await self._settling(end)
                 together = [other for other in ends if end.run in (other.run, other.host)]
-                ending = describe(end.outcome, self._lives[end.run].error)
-                operations += end_of_turn(turn, together, ending, self.outside.clock.now_ms())
+                ending = describe(end.outcome, self._active[end.run].error)
+                operations += end_of_turn(turn, together, ending, self.clock.now_ms())
         # The ends get the last numbers: everything else is told before the first of them.
         return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
 
     async def _bare_ends(self, ends: list[End]) -> list[Operation]:
-        lives = [self._lives.get(end.host or end.run) for end in ends]
-        errors = [None if life is None else life.error for life in lives]
-        return [bare_end(end, error, self.outside.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
+        states = [self._active.get(end.host or end.run) for end in ends]
+        errors = [None if state is None else state.error for state in states]
+        return [bare_end(end, error, self.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
 
     def _put_costs(self, ends: list[End]) -> None:
         """Store the cost that settling would have stored. If it is refused, the end that follows is stored all the
         same; if that cannot be stored, this is not stored either, for both are in one batch.
         """
         for end in ends:
-            life = self._lives.get(end.run)
-            if life is not None and life.turn is not None and (costs := life.turn.with_cost(())):
+            state = self._active.get(end.run)
+            if state is not None and state.turn is not None and (costs := state.turn.with_cost(())):
                 self.recorder.put(*costs)
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""
-        life = self._lives[end.run]
+        state = self._active[end.run]
         if end.outcome != "completed":
-            await self.kit.leave(end.run)
-        if life.turn is None:
-            life.turn = self._turn_for(await self._load(end.run))
-        if life.turn.is_unsure:
+            await self.run_context.clean_up(end.run)
+        if state.turn is None:
+            state.turn = self._turn_for(await self._load(end.run))
+        if state.turn.is_unsure:
             # What the task had put on its way is answered before this is.
             await self.recorder.put(sync=False)
-        if not life.turn.messages and life.turn.run.kind == "prompt":
-            life.turn.expect(await self._prompt_message(end.run, life.turn.author))
-        return life.turn
+        if not state.turn.messages and state.turn.run.kind == "prompt":
+            state.turn.expect(await self._prompt_message(end.run, state.turn.author))
+        return state.turn
 
     @property
     def storage_fails(self) -> bool:
@@ -493,25 +521,24 @@ class Engine:
         is_first = not self.retries.has_failed
         self.retries.error = error
         if is_first:
-            self.outside.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
+            self.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
 
     # Reading.
 
     def _turn_for(self, record: RunRecord) -> Turn:
-        outside = self.outside
         turn = Turn(
             record.run,
             recorder=self.recorder,
-            outlet=outside.outlet,
-            clock=outside.clock,
-            new_id=outside.new_id,
-            pace=self.kit.settings.pace,
+            outlet=self.outlet,
+            clock=self.clock,
+            new_id=self.new_id,
+            pace=self.run_context.settings.pace,
         )
         turn.brief = record.brief
         return turn
 
     async def _load(self, run: RunId) -> RunRecord:
-        record = await self.kit.ledger.run(self.record.id, run)
+        record = await self.run_context.ledger.run(self.record.id, run)
         if record is None:
             raise UnknownRun
         return record

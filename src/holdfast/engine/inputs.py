@@ -8,7 +8,7 @@ being written. Its answer, and everything that is said of it, comes from the log
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -84,16 +84,13 @@ class Inputs:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._deleting: set[SessionId] = set()
-        self._asked: set[SessionId | RunId] = set()
-        """What is to stop since the workspace closes. Runs that are parked are in no lane that could tell."""
 
     async def submit(self, prompt: Prompt) -> Run:
         """Accept a prompt: on disk and in its lane when this returns. The same request again answers the same."""
         _check(prompt)
         if is_helper_session(prompt.session_id) and not prompt.parent_run_id:
             raise HelpersSession
-        if prompt.session_id in self._deleting:
+        if prompt.session_id in self._engine.deleting:
             raise UnknownSession("The session is being deleted.")
         run = self._new_run(prompt)
         refusal = self._would_refuse(run)
@@ -101,7 +98,7 @@ class Inputs:
             return await self._answer_again(prompt, refusal)
         if self._engine.storage_fails and not await self._engine.retries.retry(_RETRY_SECONDS):
             raise self._engine.retries.refusal()
-        placing = _Placing(self._engine, run, self._asked)
+        placing = _Placing(self._engine, run)
         admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
         answer = await self._engine.recorder.put(admit, then=placing.stored)
         if isinstance(answer, Refusal):
@@ -115,11 +112,11 @@ class Inputs:
     @contextmanager
     def refusing(self, session: SessionId) -> Iterator[None]:
         """Accept no prompts for a session that is being deleted: its deletion would wait for them."""
-        self._deleting.add(session)
+        self._engine.deleting.add(session)
         try:
             yield
         finally:
-            self._deleting.discard(session)
+            self._engine.deleting.discard(session)
 
     async def summarize(self, session: SessionId, client_id: str = "") -> Run:
         """Summarise by hand: a run like any other, refused while the session is busy."""
@@ -154,15 +151,15 @@ class Inputs:
 
     async def cancel_run(self, run_id: RunId, by: str = "") -> Run:
         """Stop one run, active or waiting. A finished one is answered as it is."""
-        record = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
+        record = await self._engine.run_context.ledger.run(self._engine.record.id, run_id)
         if record is None:
             raise UnknownRun
         refused = await self._stop(CancelRun(run_id, by), record.run.session_id, lifecycle.CancelRun(run_id))
         if refused:
             raise _error_of(refused[0])
         # It may have finished a moment before: then this answers its end, once that is stored.
-        await self._engine.until_told(run_id)
-        after = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
+        await self._engine.wait_for_end(run_id)
+        after = await self._engine.run_context.ledger.run(self._engine.record.id, run_id)
         return record.run if after is None else after.run
 
     async def move(self, run_id: RunId, position: int) -> None:
@@ -178,24 +175,24 @@ class Inputs:
         """The lane waits in the order that is stored, but for those who have left it. False if `run_id` has."""
         waiting = {item.run for item in self._engine.lane(session).queue}
         for place, run in enumerate(run for run in order if run in waiting):
-            self._engine.tell(session, lifecycle.Move(run, place))
+            self._engine.dispatch(session, lifecycle.Move(run, place))
         return run_id in waiting
 
     async def redeliver(self, run_id: RunId, delivery: Literal["steer", "queue"]) -> None:
         """Let a waiting run steer, or have a turn of its own."""
         session = await self._session_of(run_id)
         event = lifecycle.Redeliver(run_id, delivery)
-        await self._rearrange(Redeliver(run_id, delivery), lambda: self._engine.tell(session, event) is None)
+        await self._rearrange(Redeliver(run_id, delivery), lambda: self._engine.dispatch(session, event) is None)
 
     def _new_run(self, prompt: Prompt) -> Run:
         files = prompt.attachments
         notes = tuple([AttachmentNote(item.file_name, item.mime_type, len(item.content)) for item in files])
         return Run(
-            run_id=prompt.run_id or RunId(self._engine.outside.new_id()),
+            run_id=prompt.run_id or RunId(self._engine.new_id()),
             session_id=prompt.session_id,
             state="accepted",
             delivery=prompt.effective_delivery,
-            accepted_at=self._engine.outside.clock.now_ms(),
+            accepted_at=self._engine.clock.now_ms(),
             prompt=prompt.prompt,
             kind=prompt.kind,
             attachments=notes,
@@ -219,7 +216,7 @@ class Inputs:
         """A request that was accepted before gets the answer it got then, whatever the lane is like now."""
         record = None
         if prompt.run_id:
-            record = await self._engine.kit.ledger.run(self._engine.record.id, prompt.run_id)
+            record = await self._engine.run_context.ledger.run(self._engine.record.id, prompt.run_id)
         if record is None:
             raise error
         if record.body_hash != body_hash(prompt):
@@ -227,7 +224,7 @@ class Inputs:
         return record.run
 
     async def _session_of(self, run_id: RunId) -> SessionId:
-        record = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
+        record = await self._engine.run_context.ledger.run(self._engine.record.id, run_id)
         if record is None:
             raise UnknownRun
         return record.run.session_id
@@ -247,8 +244,8 @@ class Inputs:
         engine = self._engine
         here = members(engine.lane(session))
         if engine.closing:
-            self._asked.add(operation.run_id if isinstance(operation, CancelRun) else session)
-        if (refusal := engine.tell(session, event)) is not None:
+            engine.stop_requests.add(operation.run_id if isinstance(operation, CancelRun) else session)
+        if (refusal := engine.dispatch(session, event)) is not None:
             return [refusal]
         refused: list[Refuse] = []
 
@@ -256,18 +253,18 @@ class Inputs:
             if isinstance(answer, Receipt):
                 runs = [run.run_id for run in answer.runs]
                 late(runs)
-                told = (engine.tell(session, lifecycle.CancelRun(run)) for run in runs)
+                told = (engine.dispatch(session, lifecycle.CancelRun(run)) for run in runs)
                 refused.extend(refusal for refusal in told if refusal is not None)
 
         future = engine.recorder.put(
             operation,
             then=stored,
             # What was put before it is in the lane by now, what was put after it is not, and no log names either.
-            otherwise=lambda: engine.tell(session, event),
+            otherwise=lambda: engine.dispatch(session, event),
             expects=partial(engine.is_winding_up, session, here),
         )
         try:
-            async with asyncio.timeout(engine.kit.settings.cancel_write):
+            async with asyncio.timeout(engine.run_context.settings.cancel_write):
                 answer = await future
         except (TimeoutError, StorageError) as error:
             raise StorageUnavailable(_NOT_STORED) from error
@@ -291,10 +288,9 @@ class Inputs:
 class _Placing:
     """A run on its way into its lane. It gets there, or is removed, whether or not its caller still waits."""
 
-    def __init__(self, engine: Engine, run: Run, asked: Set[SessionId | RunId]) -> None:
+    def __init__(self, engine: Engine, run: Run) -> None:
         self._engine = engine
         self._run = run
-        self._asked = asked
         self.refusal: Refuse | None = None
         self._removal: asyncio.Future[Answer] | None = None
 
@@ -302,10 +298,10 @@ class _Placing:
         if isinstance(answer, Refusal):
             return
         run = self._run
-        self.refusal = self._engine.tell(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
+        self.refusal = self._engine.dispatch(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
         if self.refusal is not None:
             said = (entry.event for entry in answer.entries)
-            marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
+            marked = [event.change.object.run_id for event in said if isinstance(event, RunEvent)]
             # A run that somebody has cancelled meanwhile keeps the mark: it is that cancel's as well.
             others = (other for other in marked if other != run.run_id)
             spared = tuple(other for other in others if not self._is_cancelled(other))
@@ -313,7 +309,7 @@ class _Placing:
 
     def _is_cancelled(self, other: RunId) -> bool:
         session = self._run.session_id
-        return not self._asked.isdisjoint((session, other)) or self._engine.is_cancelled(session, other)
+        return not self._engine.stop_requests.isdisjoint((session, other)) or self._engine.is_cancelled(session, other)
 
     async def removed(self) -> None:
         """Refused after all: its row is gone before the caller hears of it."""

@@ -54,10 +54,10 @@ async def stream_into(turn: Turn, model: Model, request: ModelRequest) -> Respon
 class ModelCall:
     """A model for the length of one turn. `model` is the current one: new credentials make a new object of it."""
 
-    def __init__(self, turn: Turn, kit: RunContext, model: Model) -> None:
+    def __init__(self, turn: Turn, run_context: RunContext, model: Model) -> None:
         self.model = model
         self._turn = turn
-        self._kit = kit
+        self._run_context = run_context
 
     async def answer(self, request: ModelRequest) -> ResponseBuilder:
         """The complete answer to one request. What a failed attempt said is withdrawn before the next begins."""
@@ -79,7 +79,7 @@ class ModelCall:
 
     async def _renewed(self, error: ProviderError) -> bool:
         """Whether there is another key or token to try."""
-        model = await self._kit.models.renewed(self.model)
+        model = await self._run_context.models.renewed(self.model)
         if model is None:
             self._tell("re_authenticate", str(error))
             return False
@@ -87,7 +87,7 @@ class ModelCall:
         return True
 
     def _wait(self, error: ProviderError, failures: int) -> float:
-        policy = self._kit.settings.retries
+        policy = self._run_context.settings.retries
         wait = wait_before_retry(policy, error, failures)
         if wait is None:
             raise error

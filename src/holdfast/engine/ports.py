@@ -11,7 +11,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
-from holdfast.domain.project_context import GitChanges, Surroundings
+from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext, ToolOutcome
@@ -151,7 +151,7 @@ class Models(Protocol):
 class ContextLoader(Protocol):
     """Who looks around before a session begins."""
 
-    async def look(self, session: SessionId) -> Surroundings:
+    async def load(self, session: SessionId) -> ProjectContext:
         """The same answer for a session, for as long as nothing changes that a model must know."""
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:

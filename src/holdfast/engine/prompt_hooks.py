@@ -30,12 +30,12 @@ def prompt_message(record: RunRecord, author: MessageFactory, context: str = "")
     return author.user(run.prompt, record.attachments, meant)
 
 
-async def opening(turn: Turn, kit: RunContext, briefing: Briefing) -> Message:
+async def opening(turn: Turn, run_context: RunContext, briefing: Briefing) -> Message:
     """The message that begins a turn. Raises `PromptRefused`; the message is part of the turn then all the same."""
     record = briefing.record
     ruling = Ruling()
     if not record.run.parent_run_id:
-        ruling = await kit.hooks.before_prompt(record.run, record.run.prompt, is_first=not briefing.messages)
+        ruling = await run_context.hooks.before_prompt(record.run, record.run.prompt, is_first=not briefing.messages)
     prompt = prompt_message(record, turn.author, ruling.context)
     turn.expect(prompt)
     if _refuses(ruling):
@@ -43,11 +43,11 @@ async def opening(turn: Turn, kit: RunContext, briefing: Briefing) -> Message:
     return prompt
 
 
-async def hear_folded(turn: Turn, kit: RunContext, folded: Sequence[Message]) -> None:
+async def hear_folded(turn: Turn, run_context: RunContext, folded: Sequence[Message]) -> None:
     """Prompts that joined a turn. One that is refused stays in its place, but the model does not get to read it."""
     for message in folded:
         text = next((part.data for part in message.parts if isinstance(part, TextPart)), Text(""))
-        ruling = await kit.hooks.before_prompt(turn.run, text.text, is_first=False)
+        ruling = await run_context.hooks.before_prompt(turn.run, text.text, is_first=False)
         if _refuses(ruling):
             meant = _WITHHELD.format(ruling.reason or "it gave no reason")
         elif ruling.context:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
-from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Answer, Operation, Receipt, Write
+from holdfast.domain.ledger import Answer, Operation, Receipt, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 
@@ -53,12 +52,12 @@ class _Item(msgspec.Struct):
 class Recorder:
     """Writes, then tells. Nothing is published that is not stored."""
 
-    def __init__(self, ledger: Ledger, workspace: WorkspaceId, epoch: int, outlet: Outlet, tasks: TaskOwner) -> None:
+    def __init__(self, ledger: Ledger, record: WorkspaceRecord, outlet: Outlet) -> None:
         self._ledger = ledger
-        self._workspace = workspace
-        self._epoch = epoch
-        self._outlet = outlet
-        self._tasks = tasks
+        self.record = record
+        self.outlet = outlet
+        self.tasks = TaskOwner()
+        """Owner of the writing task. The engine's outbox tasks belong to it too, so that a drain waits for both."""
         self._waiting: list[_Item] = []
         self._expecting: list[Callable[[], bool]] = []
         self._ticket = 0
@@ -84,7 +83,7 @@ class Recorder:
         self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
         if not self._is_writing:
             self._is_writing = True
-            self._tasks.start(self._drain(), name="recorder")
+            self.tasks.start(self._drain(), name="recorder")
         return future
 
     async def _drain(self) -> None:
@@ -122,7 +121,7 @@ class Recorder:
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[Answer]:
         try:
-            return await self._ledger.commit(self._workspace, self._epoch, self._ticket, writes)
+            return await self._ledger.commit(self.record.id, self.record.epoch, self._ticket, writes)
         except StorageUnknown:
             return await self._look()
 
@@ -130,7 +129,7 @@ class Recorder:
         """Nobody knows whether the batch was written: ask until the store can say."""
         while True:
             try:
-                ticket, answers = await self._ledger.last_batch(self._workspace, self._epoch)
+                ticket, answers = await self._ledger.last_batch(self.record.id, self.record.epoch)
             except (StorageUnavailable, StorageUnknown):
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
                 continue
@@ -155,4 +154,4 @@ class Recorder:
             item.future.set_result(answer)
 
     def _publish(self, receipt: Receipt) -> None:
-        self._outlet.publish(receipt.entries)
+        self.outlet.publish(receipt.entries)

@@ -56,19 +56,19 @@ class UnansweredRequests:
             return
         match decode_event(body):
             case (PermissionRequestEvent() | QuestionRequestEvent()) as asked:
-                request = asked.payload.payload
+                request = asked.change.object
                 if request.run_id in self._runs:
                     self._open[request.id] = request
                     self._calls[request.id] = request.tool_call_id
                     if isinstance(request, QuestionRequest) or not request.continues:
                         self.not_run.add(request.tool_call_id)
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
-                self._open.pop(notice.payload.id, None)
-                if notice.payload.granted:
-                    self._answered(notice.payload.id)
-            case QuestionNotificationEvent(payload=closed):
-                self._open.pop(closed.payload.batch_id, None)
-                self._answered(closed.payload.batch_id)
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
+                self._open.pop(notice.object.id, None)
+                if notice.object.granted:
+                    self._answered(notice.object.id)
+            case QuestionNotificationEvent(change=closed):
+                self._open.pop(closed.object.batch_id, None)
+                self._answered(closed.object.batch_id)
             case _:
                 pass
 
@@ -141,7 +141,7 @@ async def recover(engine: Engine, *, goes_on: bool = True) -> RecoveryPlan:
     """Carry the plan out, in one transaction, before any run of the workspace starts. What waits goes on, or stays
     where it is: stored.
     """
-    ledger, workspace = engine.kit.ledger, engine.record.id
+    ledger, workspace = engine.run_context.ledger, engine.record.id
     open_runs = await ledger.open_runs(workspace)
     known = {run.run_id for run in open_runs}
     hosts: dict[RunId, Run] = {}
@@ -159,13 +159,13 @@ async def recover(engine: Engine, *, goes_on: bool = True) -> RecoveryPlan:
         settled, answers[run.run_id] = _settle(engine, run, outcome, said[run.run_id], left.not_run)
         operations += settled
         last = answers.get(run.folded_into or run.run_id)
-        operations.append(_end(run, outcome, last, engine.outside.clock.now_ms()))
+        operations.append(_end(run, outcome, last, engine.clock.now_ms()))
     if operations:
         decided = msgspec.structs.replace(decided, withdrawn=tuple(left.withdrawn()))
         stored = await _stored(engine, [*map(Announce, decided.withdrawn), *operations])
-        tell_hooks(stored, engine.kit.hooks)
+        tell_hooks(stored, engine.run_context.hooks)
     for run in decided.again if goes_on else ():
-        engine.tell(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
+        engine.dispatch(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
     return decided
 
 
@@ -183,7 +183,7 @@ async def _leftovers(engine: Engine, runs: Sequence[Run]) -> UnansweredRequests:
     """What runs with unanswered calls had asked: only such a call can have asked."""
     left = UnansweredRequests({run.run_id for run in runs})
     cursor = min((run.number for run in runs), default=0)
-    while runs and (page := await engine.kit.ledger.events_after(engine.record.id, cursor, _PAGE)):
+    while runs and (page := await engine.run_context.ledger.events_after(engine.record.id, cursor, _PAGE)):
         for number, body in page:
             left.feed(body)
             cursor = number
@@ -194,7 +194,7 @@ async def _messages(engine: Engine, run: Run) -> Sequence[Message]:
     """A run that never started has no conversation; a folded one shares its host's."""
     if not run.started_at or run.folded_into:
         return ()
-    return await engine.kit.ledger.messages_of_run(engine.record.id, run.run_id)
+    return await engine.run_context.ledger.messages_of_run(engine.record.id, run.run_id)
 
 
 def _settle(
@@ -202,8 +202,8 @@ def _settle(
 ) -> tuple[list[Operation], Message | None]:
     if not run.started_at or run.folded_into:
         return [], None
-    now = engine.outside.clock.now_ms() // 1000
-    author = MessageFactory(run.session_id, run.run_id, now, engine.outside.new_id)
+    now = engine.clock.now_ms() // 1000
+    author = MessageFactory(run.session_id, run.run_id, now, engine.new_id)
     settled = settle(author, messages, TurnEnd(outcome, leaves_a_word=run.kind == "prompt"), not_run)
     operations: list[Operation] = [PutMessage(message) for message in settled.put]
     operations += [DeleteMessage(message_id) for message_id in settled.delete]

@@ -13,32 +13,30 @@ from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.project_context import Surroundings
+from holdfast.domain.project_context import ProjectContext
 from holdfast.domain.runs import Run
-from holdfast.domain.tools import Errand, Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import ContextLoader, Hooks, Ledger, Model, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
 __all__ = [
-    "Allows",
-    "Farewell",
+    "FindSubagentType",
     "NoApprovals",
     "NoHooks",
+    "RulesAllow",
+    "RunCleanup",
     "RunContext",
-    "Sender",
+    "StartSubagent",
     "SubagentRegistry",
     "SubagentType",
     "text",
 ]
 
 
-# What kinds of helpers there are, and which run is of which kind.
-
-
 class SubagentType(msgspec.Struct, frozen=True):
-    """What helpers of one kind work with: their tools, their model, how they are told to work.
+    """Tools, model and instructions of one type of sub-agent.
 
-    `model` is `large`, `small` or a name. `prompt` are somebody's own words, in place of those in the file `text`.
+    `model` is `large`, `small` or a model name. `prompt`, if set, replaces the instructions in the file `text`.
     """
 
     tools: Tools
@@ -47,82 +45,89 @@ class SubagentType(msgspec.Struct, frozen=True):
     prompt: str = ""
 
 
-Sender: TypeAlias = Callable[[ToolContext, Errand], Awaitable[str]]
+StartSubagent: TypeAlias = Callable[[ToolContext, SubagentTask], Awaitable[str]]
+FindSubagentType: TypeAlias = Callable[[str], SubagentType | None]
+RunCleanup: TypeAlias = Callable[[RunId], Awaitable[None]]
+RulesAllow: TypeAlias = Callable[[Sequence[str], Permit], bool]
 
 
 class SubagentRegistry:
-    """Only for runs that are under way: a helper is never taken up again."""
+    """The types of sub-agents, and the type of each sub-agent that is running.
 
-    def __init__(self) -> None:
-        self._kinds: dict[str, SubagentType] = {}
-        self._runs: dict[RunId, SubagentType] = {}
-        self.sender: Sender | None = None
-        """Who sends them: set when the workspace is put together."""
-        self.find: Callable[[str], SubagentType | None] = lambda _: None
-        """The kinds that people brought along, as they are now."""
+    `find` looks up types that are defined in files and may change while the workspace is open. A sub-agent is never
+    resumed after a restart, so its assignment is kept in memory only.
+    """
 
-    def add(self, kind: str, crew: SubagentType) -> None:
-        self._kinds[kind] = crew
+    def __init__(
+        self, types: Mapping[str, SubagentType] | None = None, find: FindSubagentType = lambda _: None
+    ) -> None:
+        self._types = dict(types or {})
+        self._find = find
+        self._assigned: dict[RunId, SubagentType] = {}
 
-    async def send(self, context: ToolContext, errand: Errand) -> str:
-        """The helper's last words. Raises `ToolError`."""
-        if self.sender is None or self.of_kind(errand.kind) is None:
-            raise ToolError("There are no helpers of this kind here. Do it yourself.")
-        return await self.sender(context, errand)
+    def add(self, name: str, subagent_type: SubagentType) -> None:
+        """Add or replace a type."""
+        self._types[name] = subagent_type
 
-    def of_kind(self, kind: str) -> SubagentType | None:
-        return self._kinds.get(kind) or self.find(kind)
+    def find(self, name: str) -> SubagentType | None:
+        """Return the type of that name, None if there is none."""
+        return self._types.get(name) or self._find(name)
 
-    def assign(self, run: RunId, crew: SubagentType) -> None:
-        self._runs[run] = crew
+    def assign(self, run: RunId, subagent_type: SubagentType) -> None:
+        """Store the type of a sub-agent's run until `release`."""
+        self._assigned[run] = subagent_type
 
-    def dismiss(self, run: RunId) -> None:
-        self._runs.pop(run, None)
+    def release(self, run: RunId) -> None:
+        """Forget the type of a run that has ended."""
+        self._assigned.pop(run, None)
 
-    def of(self, run: RunId) -> SubagentType | None:
-        """None for a run that is nobody's helper."""
-        return self._runs.get(run)
-
-
-# Dependencies of a run: the ports, callbacks and settings that the agent loop uses.
+    def type_of(self, run: RunId) -> SubagentType | None:
+        """Return the type of a run; None if the run is not a sub-agent's."""
+        return self._assigned.get(run)
 
 
 @cache
 def text(name: str) -> str:
-    """One of the texts written for models that stand beside this code."""
+    """Return one of the texts for models in the directory `texts`."""
     return Path(__file__).with_name("texts").joinpath(name).read_text("utf-8")
 
 
-Farewell: TypeAlias = Callable[[RunId], Awaitable[None]]
-Allows: TypeAlias = Callable[[Sequence[str], Permit], bool]
-
-
 class NoApprovals:
-    """Lets every tool act: for workspaces in which somebody else is on guard, such as a test."""
+    """Allows every tool call and answers no questions: for workspaces without approvals, such as tests."""
 
     async def permit(
         self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
     ) -> None:
+        """Allow the call."""
         return
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
-        raise ToolError("Nobody can be asked here.")
+        """Raise `ToolError`."""
+        raise ToolError("Questions cannot be answered here.")
 
 
 class NoHooks:
-    """Nobody has anything to say."""
+    """Hooks of a workspace that has none."""
 
     async def before_tool(self, use: ToolUse) -> Ruling:
+        """Return a ruling without effect."""
         return Ruling()
 
     async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        """Return a ruling without effect."""
         return Ruling()
 
     async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        """Return a ruling without effect."""
         return Ruling()
 
     def after_run(self, end: RunComplete) -> None:
+        """Do nothing."""
         return
+
+
+async def _no_subagents(context: ToolContext, task: SubagentTask) -> str:
+    raise ToolError("There are no sub-agents here. Do it yourself.")
 
 
 class RunContext(msgspec.Struct, frozen=True):
@@ -133,30 +138,35 @@ class RunContext(msgspec.Struct, frozen=True):
     ledger: Ledger
     models: Models
     tools: Tools
-    settings_now: Callable[[], EngineSettings]
-    """They may be changed while a workspace is open."""
+    current_settings: Callable[[], EngineSettings]
+    """Returns the settings, which may change while the workspace is open."""
     permissions: Permissions = NoApprovals()
     environment: Mapping[str, str] = {}
-    lookout: ContextLoader | None = None
-    crews: SubagentRegistry = msgspec.field(default_factory=SubagentRegistry)
-    farewell: Farewell | None = None
-    """Told of every run that did not complete, before its end is stored: what it left behind goes with it."""
-    settled: Callable[[], Awaitable[None]] | None = None
-    """Until the tools that people bring along are there: waited for where nobody looks on, who could do without."""
+    context_loader: ContextLoader | None = None
+    subagents: SubagentRegistry = msgspec.field(default_factory=SubagentRegistry)
+    start_subagent: StartSubagent = _no_subagents
+    """Runs a sub-agent and returns its final text. Supplied by the engine: a sub-agent's run is a run of the engine."""
+    cleanup: RunCleanup | None = None
+    """Cleanup callback for runs that did not complete; called before the end is stored."""
+    extensions_ready: Callable[[], Awaitable[None]] | None = None
+    """Awaited by unattended runs only: returns once extension tools are available."""
     hooks: Hooks = NoHooks()
-    allows: Allows = lambda rules, permit: False
-    """Whether rules that hold for one run allow something."""
-    fault_of: Callable[[RunId], str] = lambda _: ""
-    """Why a run must not end as completed, whatever the model says; empty if it may."""
+    rules_allow: RulesAllow = lambda rules, permit: False
+    """Returns whether the rules of one run, sent with its prompt, allow a tool call."""
+    completion_error: Callable[[RunId], str] = lambda _: ""
+    """Returns why a run must not end as completed, whatever the model says; empty if it may."""
     named_model: Callable[[str], Awaitable[Model]] | None = None
-    """A model by its name. Raises `ProviderError` if it cannot be used."""
+    """Returns a model by its name. Raises `ProviderError` if it cannot be used."""
 
     @property
     def settings(self) -> EngineSettings:
-        return self.settings_now()
+        """The current settings."""
+        return self.current_settings()
 
     async def model(self, name: str) -> tuple[Model, str]:
-        """`large`, `small`, or the one of that name; where that cannot be used, the large one, and why."""
+        """Return the model `large`, `small` or the one of that name, and an empty text. If a named model cannot be
+        used, return the large model and the reason.
+        """
         if name == "small":
             return await self.models.small(), ""
         trouble = ""
@@ -166,17 +176,20 @@ class RunContext(msgspec.Struct, frozen=True):
             except ProviderError as error:
                 trouble = str(error)
         model = await self.models.large()
-        return model, f"{trouble} {model.info.provider}/{model.info.model} is asked instead." if trouble else ""
+        return model, f"{trouble} {model.info.provider}/{model.info.model} is used instead." if trouble else ""
 
-    async def leave(self, run: RunId) -> None:
-        """Whatever comes of it, the run ends."""
-        if self.farewell is not None:
+    async def clean_up(self, run: RunId) -> None:
+        """Call the cleanup callback. Its failure is reported to the loop's exception handler and never prevents the
+        end of the run.
+        """
+        if self.cleanup is not None:
             try:
                 async with asyncio.timeout(self.settings.closing):
-                    await self.farewell(run)
+                    await self.cleanup(run)
             except Exception as error:
-                context = {"message": f"what run {run} left behind could not be cleared away", "exception": error}
+                context = {"message": f"the cleanup of run {run} failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 
-    async def surroundings(self, session: SessionId) -> Surroundings:
-        return await self.lookout.look(session) if self.lookout else Surroundings(self.path)
+    async def project_context(self, session: SessionId) -> ProjectContext:
+        """Return the context files and git state for a session."""
+        return await self.context_loader.load(session) if self.context_loader else ProjectContext(self.path)

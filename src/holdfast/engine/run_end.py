@@ -107,20 +107,20 @@ def tell_hooks(receipt: Receipt, hooks: Hooks) -> None:
     """Of the ends that everybody else has heard of."""
     for entry in receipt.entries:
         if isinstance(entry.event, RunCompleteEvent):
-            hooks.after_run(entry.event.payload.payload)
+            hooks.after_run(entry.event.change.object)
 
 
 def _error_notice(entry: Entry) -> AgentNotice | None:
     if not isinstance(entry.event, RunCompleteEvent):
         return None
-    end = entry.event.payload.payload
+    end = entry.event.change.object
     if not end.error or end.cancelled:
         return None
     return AgentNotice("error", error=end.error, run_id=end.run_id, session_id=end.session_id)
 
 
 def _title(receipt: Receipt) -> str:
-    titles = [entry.event.payload.payload.title for entry in receipt.entries if isinstance(entry.event, SessionEvent)]
+    titles = [entry.event.change.object.title for entry in receipt.entries if isinstance(entry.event, SessionEvent)]
     return titles[-1] if titles else ""
 
 

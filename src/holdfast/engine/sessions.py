@@ -26,9 +26,9 @@ class Sessions:
     async def create(
         self, title: str = "New session", parent: SessionId | None = None, id: SessionId | None = None
     ) -> Session:
-        now = self._engine.outside.clock.now_ms() // 1000
+        now = self._engine.clock.now_ms() // 1000
         session = Session(
-            id=id or SessionId(self._engine.outside.new_id()),
+            id=id or SessionId(self._engine.new_id()),
             parent_session_id=parent or SessionId(""),
             title=title,
             message_count=0,
@@ -49,8 +49,7 @@ class Sessions:
 
         Nothing happens if there is no such session.
         """
-        outside = self._engine.outside
-        author = MessageFactory(session, RunId(""), outside.clock.now_ms() // 1000, outside.new_id)
+        author = MessageFactory(session, RunId(""), self._engine.clock.now_ms() // 1000, self._engine.new_id)
         message = author.shell(command)
         answer = await self._engine.recorder.put(PutMessage(message))
         turn = self._engine.turn_of(session)
@@ -58,11 +57,11 @@ class Sessions:
             turn.add_later(message)
 
     async def rename(self, session: SessionId, title: str) -> Session:
-        patch = SessionPatch(session, self._engine.outside.clock.now_ms() // 1000, title=title)
+        patch = SessionPatch(session, self._engine.clock.now_ms() // 1000, title=title)
         answer = await self._engine.recorder.put(PatchSession(patch))
         if isinstance(answer, Refusal):
             raise UnknownSession
-        return next(entry.event.payload.payload for entry in answer.entries if isinstance(entry.event, SessionEvent))
+        return next(entry.event.change.object for entry in answer.entries if isinstance(entry.event, SessionEvent))
 
     async def delete(self, session: SessionId, clean_up: CleanUp | None = None) -> None:
         """Delete a session with its children. A busy one is cancelled first; its end is published, and `session
@@ -74,7 +73,7 @@ class Sessions:
         with self._inputs.refusing(session):
             while True:
                 await self._inputs.cancel(session)
-                await self._engine.until_quiet(session)
+                await self._engine.wait_until_idle(session)
                 family = await self._family(session)
                 if clean_up is not None:
                     await clean_up(family)
@@ -90,7 +89,7 @@ class Sessions:
         """The session and all below it."""
         parents = {
             item.id: item.parent_session_id
-            for item in (await self._engine.kit.ledger.snapshot(self._engine.record.id, None)).sessions
+            for item in (await self._engine.run_context.ledger.snapshot(self._engine.record.id, None)).sessions
         }
         family = [session]
         for member in family:

@@ -1,7 +1,7 @@
 """Helpers: runs that a tool starts in a session of its own, below the one it works for.
 
 A helper belongs to the run that sent it: it is cancelled with it, ends before it goes on, and is not taken up
-again after a crash. What it may use and how it is told to work depends on its crew.
+again after a crash. What it may use and how it is told to work depends on its subagent_type.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from holdfast.domain.errors import HoldfastError, StorageError, ToolError
 from holdfast.domain.ids import RunId, SessionId, helper_session
 from holdfast.domain.messages import text_of
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.tools import Errand, ToolContext
+from holdfast.domain.tools import SubagentTask, ToolContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.run_end import last_answer
@@ -48,36 +48,36 @@ class _SubagentLimits:
 class SubagentRunner:
     """Sends helpers out and waits for them."""
 
-    def __init__(self, engine: Engine, inputs: Inputs, sessions: Sessions) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._inputs = inputs
-        self._sessions = sessions
+        self._inputs = Inputs(engine)
+        self._sessions = Sessions(engine, self._inputs)
         self._tasks = TaskOwner()
         self._places = _SubagentLimits()
 
-    async def send(self, context: ToolContext, errand: Errand) -> str:
+    async def run(self, context: ToolContext, task: SubagentTask) -> str:
         """The helper's last words. Raises `ToolError` if it has none to say."""
-        crew = self._engine.kit.crews.of_kind(errand.kind)
-        if crew is None:
+        subagent_type = self._engine.run_context.subagents.find(task.kind)
+        if subagent_type is None:
             raise ToolError("There are no helpers of this kind any more. Do it yourself.")
-        run = RunId(self._engine.outside.new_id())
-        self._places.take(run, context.run_id, self._engine.kit.settings)
-        self._engine.kit.crews.assign(run, crew)
+        run = RunId(self._engine.new_id())
+        self._places.take(run, context.run_id, self._engine.run_context.settings)
+        self._engine.run_context.subagents.assign(run, subagent_type)
         try:
-            words = await self._send(context, errand, run)
-            _, trouble = await self._engine.kit.model(crew.model)
+            words = await self._send(context, task, run)
+            _, trouble = await self._engine.run_context.model(subagent_type.model)
             return f"{words}\n\n({trouble})" if trouble else words
         finally:
-            self._engine.kit.crews.dismiss(run)
+            self._engine.run_context.subagents.release(run)
             self._places.leave(run)
 
-    async def _send(self, context: ToolContext, errand: Errand, run: RunId) -> str:
+    async def _send(self, context: ToolContext, task: SubagentTask, run: RunId) -> str:
         name = helper_session(context.message_id, context.tool_call_id)
-        session = await self._sessions.create(errand.title, context.session_id, name)
+        session = await self._sessions.create(task.title, context.session_id, name)
         turn = self._engine.turn_of(context.session_id)
         prompt = Prompt(
             session.id,
-            errand.prompt,
+            task.prompt,
             run_id=run,
             interactive=False,
             parent_run_id=context.run_id,
@@ -92,13 +92,13 @@ class SubagentRunner:
         submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}", done=_seen)
         try:
             await asyncio.shield(submitted)
-            await self._engine.until_quiet(prompt.session_id)
+            await self._engine.wait_until_idle(prompt.session_id)
         except asyncio.CancelledError:
             # Not in the sender's task, which may be given up before the helper has ended.
             work = self._withdrawn(submitted, prompt.session_id)
             await asyncio.shield(self._tasks.start(work, name=f"withdraw {prompt.run_id}"))
             raise
-        record = await self._engine.kit.ledger.run(self._engine.record.id, prompt.run_id)
+        record = await self._engine.run_context.ledger.run(self._engine.record.id, prompt.run_id)
         if record is None:
             raise ToolError("The helper was lost: its run is not stored.")
         return record.run
@@ -109,12 +109,12 @@ class SubagentRunner:
             # It stops even if that cannot be stored.
             with suppress(StorageError):
                 await self._inputs.cancel(session)
-            await self._engine.until_quiet(session)
+            await self._engine.wait_until_idle(session)
 
     async def _words(self, run: Run) -> str:
         if run.outcome != "completed":
             raise ToolError(f"The helper did not finish: {run.error or run.outcome}.")
-        messages = await self._engine.kit.ledger.messages_of_run(self._engine.record.id, run.run_id)
+        messages = await self._engine.run_context.ledger.messages_of_run(self._engine.record.id, run.run_id)
         answer = last_answer(messages, set())
         words = text_of(answer).strip() if answer else ""
         if not words:

@@ -1,29 +1,29 @@
-"""What a model is told before the conversation: our own words, then the facts of the place. Pure.
+"""What a model is told before the conversation: our own words, then the facts of the place.
 
 The order goes from what never changes to what changes most, so that a provider can keep the beginning.
 """
 
 from collections.abc import Iterator
 
-from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.run_context import text
 
 __all__ = ["git_note", "helper_instructions", "system_prompt"]
 
 
-def system_prompt(place: Surroundings) -> str:
+def system_prompt(place: ProjectContext) -> str:
     """For the model that does the work."""
     sections = [text("system.md").strip(), *_context(place), *place.notes, "\n".join(_facts(place))]
     return "\n\n".join(sections) + "\n"
 
 
-def helper_instructions(place: Surroundings, name: str = "task.md", prompt: str = "") -> str:
-    """For a helper, in the words of its crew. Who gave it words of their own wants their project's rules kept too."""
+def helper_instructions(place: ProjectContext, name: str = "task.md", prompt: str = "") -> str:
+    """Return the system prompt of a sub-agent. A custom prompt is followed by the project's context files."""
     words = [prompt.strip(), *_context(place)] if prompt.strip() else [text(name).strip()]
     return "\n\n".join([*words, "\n".join(_facts(place))]) + "\n"
 
 
-def _context(place: Surroundings) -> Iterator[str]:
+def _context(place: ProjectContext) -> Iterator[str]:
     if place.context:
         yield "# How people work here\n\nThese files were written for you by the people of this project. Follow them."
         yield from map(_file, place.context)
@@ -34,7 +34,7 @@ def _file(file: ContextFile) -> str:
     return f'<file path="{file.path}">\n{file.text.strip()}{cut}\n</file>'
 
 
-def _facts(place: Surroundings) -> Iterator[str]:
+def _facts(place: ProjectContext) -> Iterator[str]:
     yield "# Where you are"
     yield ""
     yield f"Directory: {place.directory}"

@@ -64,8 +64,8 @@ async def make_title(model: Model, session: SessionId, prompt: Message, charge: 
 class Titler:
     """Names sessions in the background, and stops when the workspace does."""
 
-    def __init__(self, kit: RunContext, recorder: Recorder, clock: Clock) -> None:
-        self._kit = kit
+    def __init__(self, run_context: RunContext, recorder: Recorder, clock: Clock) -> None:
+        self._run_context = run_context
         self._recorder = recorder
         self._clock = clock
         self._tasks = TaskOwner()
@@ -73,7 +73,7 @@ class Titler:
     def consider(self, turn: Turn, prompt: Message) -> None:
         """Name the session if this is the first thing anybody said in it."""
         run = turn.run
-        if self._kit.settings.titles and not run.parent_run_id and text_of(prompt).strip():
+        if self._run_context.settings.titles and not run.parent_run_id and text_of(prompt).strip():
             self._tasks.start(self._name(turn, prompt), name=f"title {run.session_id}")
 
     def stop(self) -> None:
@@ -89,10 +89,10 @@ class Titler:
 
     async def _name_if_first(self, turn: Turn, prompt: Message) -> None:
         run = turn.run
-        messages = await self._kit.ledger.messages(self._kit.workspace, run.session_id)
+        messages = await self._run_context.ledger.messages(self._run_context.workspace, run.session_id)
         if has_user_text(message for message in messages if message.run_id != run.run_id):
             return
-        session = await self._kit.ledger.session(self._kit.workspace, run.session_id)
+        session = await self._run_context.ledger.session(self._run_context.workspace, run.session_id)
         before = session.title if session else ""
         costs: list[float] = []
         title: str | None = None
@@ -112,7 +112,7 @@ class Titler:
         await stored
 
     async def _best(self, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
-        for choose in (self._kit.models.small, self._kit.models.large):
+        for choose in (self._run_context.models.small, self._run_context.models.large):
             try:
                 title = await make_title(await choose(), session, prompt, charge)
             except ProviderError:

@@ -21,7 +21,7 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
-from holdfast.domain.tools import TOOLS, UNASKED, Errand, Inquiry, Permit, Tool, ToolOutcome
+from holdfast.domain.tools import TOOLS, UNASKED, Inquiry, Permit, SubagentTask, Tool, ToolOutcome
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -92,15 +92,15 @@ _MALFORMED = "Not run: the arguments were not a JSON object. Send the call again
 class _Context:
     """A tool's view of the run it works for."""
 
-    def __init__(self, turn: Turn, kit: RunContext, message: Message, call: ToolCall) -> None:
+    def __init__(self, turn: Turn, run_context: RunContext, message: Message, call: ToolCall) -> None:
         self._turn = turn
-        self._kit = kit
-        self.workspace_path = kit.path
+        self._run_context = run_context
+        self.workspace_path = run_context.path
         self.session_id: SessionId = turn.run.session_id
         self.run_id: RunId = turn.run.run_id
         self.message_id: MessageId = message.id
         self.tool_call_id: ToolCallId = call.id
-        self.environment: Mapping[str, str] = kit.environment
+        self.environment: Mapping[str, str] = run_context.environment
         self.takes_images = turn.takes_images
         self._is_allowed = False
         self._has_begun = False
@@ -114,14 +114,16 @@ class _Context:
         return await self._turn.record(*operations)
 
     async def read_mark(self, path: str) -> ReadMark | None:
-        return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
+        return await self._run_context.ledger.read_mark(self._run_context.workspace, self.session_id, path)
 
     async def permit(self, permit: Permit) -> None:
         run, brief = self._turn.run, self._turn.brief
-        skips = run.yolo or self._is_allowed or (brief is not None and self._kit.allows(brief.allow, permit))
+        skips = (
+            run.yolo or self._is_allowed or (brief is not None and self._run_context.rules_allow(brief.allow, permit))
+        )
         permit = msgspec.structs.replace(permit, continues=self._has_begun)
         with self._waiting():
-            await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
+            await self._run_context.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -137,7 +139,7 @@ class _Context:
         if ruling.decision == "ask":
             run = self._turn.run
             permit = asked_for(use, ruling, self.workspace_path)
-            permissions = self._kit.permissions
+            permissions = self._run_context.permissions
             await permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo, insists=True)
         self._is_allowed = ruling.decision in ("allow", "ask")
 
@@ -151,10 +153,10 @@ class _Context:
         if not self._turn.run.interactive:
             raise ToolError("Nobody is there to answer questions. Decide by yourself, and say what you assumed.")
         with self._waiting():
-            return await self._kit.permissions.inquire(self, inquiry)
+            return await self._run_context.permissions.inquire(self, inquiry)
 
-    async def send(self, errand: Errand) -> str:
-        return await self._kit.crews.send(self, errand)
+    async def run_subagent(self, task: SubagentTask) -> str:
+        return await self._run_context.start_subagent(self, task)
 
     def say(self, text: str) -> None:
         offset, self._said = self._said, self._said + len(text)
@@ -165,9 +167,9 @@ class _Context:
 class _Step:
     """The calls of one answer."""
 
-    def __init__(self, turn: Turn, kit: RunContext, message: Message, tools: Sequence[Tool]) -> None:
+    def __init__(self, turn: Turn, run_context: RunContext, message: Message, tools: Sequence[Tool]) -> None:
         self.turn = turn
-        self.kit = kit
+        self.run_context = run_context
         self.message = message
         self.tools = {tool.spec.name: tool for tool in tools}
         self.malformed = turn.open.malformed_calls if turn.open else frozenset()
@@ -200,13 +202,13 @@ class _Step:
             return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
         use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
-        ruling = await self.kit.hooks.before_tool(use)
+        ruling = await self.run_context.hooks.before_tool(use)
         if ruling.input is not None:
             use = msgspec.structs.replace(use, input=ruling.input)
             await self.turn.rewrite_call(call.id, msgspec.json.encode(use.input).decode())
         if (refused := refusal(ruling)) is not None:
             return told(refused, ruling)
-        context = _Context(self.turn, self.kit, self.message, call)
+        context = _Context(self.turn, self.run_context, self.message, call)
         try:
             await context.follow(ruling, use)
             await context.enter(use)
@@ -214,7 +216,7 @@ class _Step:
         except PermissionDenied as error:
             return told(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)
         try:
-            after = await self.kit.hooks.after_tool(use, outcome)
+            after = await self.run_context.hooks.after_tool(use, outcome)
         except asyncio.CancelledError:
             # What the tool has done is told all the same; nothing follows it.
             after = None
@@ -238,12 +240,12 @@ class _Step:
             return ToolOutcome(f"{use.name} failed: {type(error).__name__}: {error}", is_error=True)
 
 
-async def run_calls(turn: Turn, kit: RunContext, message: Message, tools: Sequence[Tool]) -> bool:
+async def run_calls(turn: Turn, run_context: RunContext, message: Message, tools: Sequence[Tool]) -> bool:
     """Run the calls of `message` and record a result for each. True if one of them stops the turn."""
-    step = _Step(turn, kit, message, tools)
+    step = _Step(turn, run_context, message, tools)
     for side_by_side, calls in groupby(message.tool_calls, key=step.is_parallel):
         if side_by_side:
-            await _together(step, calls, kit.settings.parallel_tools)
+            await _together(step, calls, run_context.settings.parallel_tools)
         else:
             for call in calls:
                 await step.run(call)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.config.problems import Problem
-from holdfast.config.trust import file_digest
+from holdfast.config.trust import content_digest
 from holdfast.domain.extensions import AgentNote
 from holdfast.domain.tools import ASKS_PEOPLE, Tool, our_tool
 from holdfast.engine.ports import Tools
@@ -78,7 +78,7 @@ def read_agent(file: MarkdownFile) -> AgentFile:
         text_in(document, "description"),
         tools,
         model,
-        file_digest(file.data),
+        content_digest(file.data),
         tuple((key, document.lines.get(key, 1)) for key in keys),
         document.lines.get("model", 0),
         document.lines.get("tools", 0),
@@ -152,7 +152,7 @@ class Agents(Looking[FoundAgents]):
     def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
         self._trust = ground.configuration.trust
         shelf = MarkdownDirectory("files", read_agent)
-        folders = agent_folders(ground.configuration.places, environment)
+        folders = agent_folders(ground.configuration.locations, environment)
         super().__init__(CachedScan(lambda: _found(shelf.look(folders)), FoundAgents()))
 
     def offered(self) -> tuple[tuple[str, str], ...]:
@@ -163,7 +163,7 @@ class Agents(Looking[FoundAgents]):
         """Return the agents for clients."""
         return tuple(self._note(agent) for agent in self.current.usable)
 
-    def crew(self, kind: str, tools: Tools) -> SubagentType | None:
+    def subagent_type(self, kind: str, tools: Tools) -> SubagentType | None:
         """Return the tools, model and prompt of an agent, or None if there is no such agent. An untrusted one is
         read-only.
         """

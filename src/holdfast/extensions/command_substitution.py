@@ -5,7 +5,14 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 
-from holdfast.config.variables import LIMIT, MOST_OUTPUT, ExpansionFailed, cannot_start, run_command, said_by
+from holdfast.config.variables import (
+    COMMAND_TIMEOUT,
+    MAX_OUTPUT_BYTES,
+    ExpansionFailed,
+    command_output,
+    run_command,
+    start_error,
+)
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.process.child_process import GuardedSpawn
 
@@ -33,18 +40,18 @@ class Substitution:
         try:
             child = await self._spawn(("/bin/sh", "-c", f"exec 2>/dev/null\n{command}"), "/", environment)
         except ToolError:
-            raise cannot_start() from None
+            raise start_error() from None
         output = bytearray()
         status: int | None = None
         try:
-            async with asyncio.timeout(LIMIT):
-                while len(output) <= MOST_OUTPUT and (piece := await child.stdout.read(MOST_OUTPUT)):
+            async with asyncio.timeout(COMMAND_TIMEOUT):
+                while len(output) <= MAX_OUTPUT_BYTES and (piece := await child.stdout.read(MAX_OUTPUT_BYTES)):
                     output += piece
-                status = await child.wait() if len(output) <= MOST_OUTPUT else 0
+                status = await child.wait() if len(output) <= MAX_OUTPUT_BYTES else 0
         except TimeoutError:
             pass
         except ToolError:
-            raise cannot_start() from None
+            raise start_error() from None
         finally:
             child.close()
-        return said_by(bytes(output), status)
+        return command_output(bytes(output), status)

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.config.problems import Problem
-from holdfast.config.trust import file_digest
+from holdfast.config.trust import content_digest
 from holdfast.domain.extensions import CommandArgument, CommandNote, CommandSource
 from holdfast.domain.permission_rules import BadRule, parse_rules
 from holdfast.domain.runs import Brief
@@ -95,7 +95,7 @@ def read_command(file: MarkdownFile) -> Command:
         _hint(document),
         model,
         allow,
-        file_digest(file.data),
+        content_digest(file.data),
         tuple((key, document.lines.get(key, 1)) for key in keys) if is_project else (),
         document.lines.get("model", 0),
         (*problems, *model_problems(file, document)),
@@ -248,7 +248,7 @@ class Commands(Looking[FoundCommands]):
         self._trust = ground.configuration.trust
         self._providers: list[CommandProvider] = []
         shelf = MarkdownDirectory("files", read_command)
-        folders = command_folders(ground.configuration.places, environment)
+        folders = command_folders(ground.configuration.locations, environment)
         super().__init__(CachedScan(lambda: _found(shelf.look(folders)), FoundCommands()))
 
     def offer(self, provider: CommandProvider) -> None:

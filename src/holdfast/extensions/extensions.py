@@ -13,7 +13,7 @@ from holdfast.extensions.agents import Agents
 from holdfast.extensions.base import Extension, ExtensionContext
 from holdfast.extensions.commands import Commands, SkillCommands, mentions
 from holdfast.extensions.hooks.hooks import Hooks
-from holdfast.extensions.lsp.lsp_manager import LanguageServers
+from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.extensions.mcp.extension import McpCommands, McpExtension
 from holdfast.extensions.skills.skills import Skills
 

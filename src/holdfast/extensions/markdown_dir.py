@@ -12,7 +12,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.config.atomic_files import LARGEST, Signature, Unreadable, contents, signature
+from holdfast.atomic_files import MAX_FILE_SIZE, FileUnreadable, Signature, file_signature, read_file
 from holdfast.domain.tools import Tool
 from holdfast.extensions.search_paths import SearchPath
 from holdfast.tasks import TaskOwner
@@ -59,7 +59,7 @@ class MarkdownDirectory(Generic[T]):
         room = _MOST_BYTES
         for folder in folders:
             for path, name in _walk(folder, self._layout):
-                seen = signature(path)
+                seen = file_signature(path)
                 room -= seen[2] if seen is not None else 0
                 if room < 0:
                     too_much = MarkdownFile(path, name, folder, trouble="there is more here than is ever read.")
@@ -80,7 +80,7 @@ def _taken(path: str, name: str, folder: SearchPath) -> MarkdownFile:
         data = contents_within(path, folder.within)
     except FileNotFoundError:
         return MarkdownFile(path, name, folder, trouble="cannot be read: it leads nowhere.")
-    except Unreadable as error:
+    except FileUnreadable as error:
         return MarkdownFile(path, name, folder, trouble=str(error).removeprefix(f"{path} "))
     return MarkdownFile(path, name, folder, data)
 
@@ -90,15 +90,15 @@ def contents_within(path: str, within: str) -> bytes:
     `FileNotFoundError`, or `Unreadable` if it cannot be read.
     """
     if not within:
-        return contents(path)[0]
+        return read_file(path)[0]
     try:
-        data, _ = read_within(path, (within,), LARGEST + 1)
+        data, _ = read_within(path, (within,), MAX_FILE_SIZE + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
-    if len(data) > LARGEST:
-        raise Unreadable(f"{path} is larger than {LARGEST // 1024} KiB: that is no configuration.")
+        raise FileUnreadable(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+    if len(data) > MAX_FILE_SIZE:
+        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB: that is no configuration.")
     return data
 
 
@@ -159,7 +159,7 @@ def _name_of(path: str, top: str, layout: Layout) -> str:
 
 # Cached result of a disk scan, refreshed on request. Concurrent callers share a scan, and wait for a limited time.
 
-_PATIENCE = 1.0
+_LOCK_TIMEOUT = 1.0
 _MOST = 4
 _NO_TIME = 0.001
 _log = logging.getLogger("holdfast.server")
@@ -176,7 +176,7 @@ class CachedScan(Generic[T]):
         self._tasks = TaskOwner()
         self._latest: asyncio.Task[None] | None = None
         self._begun = self._applied = 0
-        self._took = _PATIENCE
+        self._took = _LOCK_TIMEOUT
         self.current = nothing
         """Result of the last scan."""
 
@@ -189,7 +189,7 @@ class CachedScan(Generic[T]):
         """Start a scan in the background."""
         self._start()
 
-    async def fresh(self, patience: float = _PATIENCE) -> T:
+    async def fresh(self, patience: float = _LOCK_TIMEOUT) -> T:
         """Scan and return the result; the previous result if the scan takes longer than `patience`."""
         if self._took < _NO_TIME:
             self._begun += 1

@@ -1,4 +1,4 @@
-"""Parser for the front matter of Markdown files, the keys between two lines of dashes. Pure.
+"""Parser for the front matter of Markdown files, the keys between two lines of dashes.
 
 Supports a subset of YAML: plain, quoted and block text, lists and nested tables. A colon inside plain text, which YAML
 rejects, is accepted as text. Anchors, tags and custom types are not supported, so an untrusted file can only produce

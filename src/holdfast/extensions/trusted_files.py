@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations
-from holdfast.config.trust import TrustStore, digest_of
+from holdfast.config.trust import TrustStore, project_digest
 from holdfast.extensions.agents import AgentFile, read_agent
 from holdfast.extensions.commands import Command, read_command
 from holdfast.extensions.hooks.hooks import load_claude
@@ -49,12 +49,12 @@ def digest_with(project: str, files: Sequence[TrustableFile]) -> str:
     """Return one digest of everything shown in a trust prompt: the settings and each file."""
     if not files:
         return project
-    return digest_of([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
+    return project_digest([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
 
 
 def give_trust(configuration: Configuration, files: Sequence[TrustableFile], *, at: float) -> None:
     """Trust the project settings as they were last read, even if there are none, and these files."""
-    project = configuration.reading().project
+    project = configuration.snapshot().project
     configuration.trust.trust(project.anchor, project.digest, at=at)
     if files:
         configuration.trust.trust_files({file.path: file.digest for file in files}, at=at)
@@ -62,7 +62,7 @@ def give_trust(configuration: Configuration, files: Sequence[TrustableFile], *, 
 
 def take_trust_back(configuration: Configuration, files: Sequence[TrustableFile]) -> bool:
     """Revoke the trust. Returns whether there was any."""
-    was_trusted = configuration.trust.revoke(configuration.reading().project.anchor)
+    was_trusted = configuration.trust.revoke(configuration.snapshot().project.anchor)
     return configuration.trust.revoke_files(file.path for file in files) or was_trusted
 
 

@@ -1,6 +1,5 @@
 """The bodies of requests and responses that are not domain types."""
 
-import mimetypes
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +11,6 @@ from holdfast.domain.runs import Attachment, Delivery, Prompt, Run
 from holdfast.domain.sessions import Session
 
 __all__ = [
-    "LARGEST_FILE",
     "Accepted",
     "AgentInfo",
     "AgentInit",
@@ -53,7 +51,6 @@ __all__ = [
     "WebLink",
     "WithheldKey",
     "WorkspaceBody",
-    "kind_of",
 ]
 
 
@@ -421,19 +418,3 @@ class PageReturn(msgspec.Struct, frozen=True):
 
     page: str
     proof: str
-
-
-# The kinds of files that can be attached to a prompt, the same for every client and for the server. Pure.
-
-LARGEST_FILE = 5 * 1024 * 1024
-_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-
-
-def kind_of(path: str, content: bytes) -> str | None:
-    """Return the type under which a model receives the file: images and PDFs unchanged, others as text; None if
-    neither.
-    """
-    kind = mimetypes.guess_type(path)[0] or ""
-    if path.lower().endswith(_PICTURES) or kind == "application/pdf":
-        return kind
-    return None if b"\0" in content[:8192] else "text/plain; charset=utf-8"

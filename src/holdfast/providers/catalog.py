@@ -1,7 +1,7 @@
 """Catalogue of providers and models: the snapshot shipped with the package, or a newer one in the data directory.
 
-It is read on first use. `scripts/update-catalog` generates the snapshot; `holdfast models --refresh` writes a newer
-one into the data directory, which is used if it is valid and not older than the snapshot.
+It is read on first use. `scripts/update-catalog` generates the snapshot. A `catalog.json` in the data directory is used
+instead if it is valid and not older than the snapshot.
 """
 
 import difflib
@@ -25,8 +25,8 @@ __all__ = [
     "encode_catalog",
     "info_of",
     "load_catalog",
+    "newer_catalog_file",
     "parse_catalog",
-    "refreshed_file",
 ]
 
 CATALOG_FORMAT = 1
@@ -148,22 +148,22 @@ def encode_catalog(catalog: Catalog) -> bytes:
     return b"\n".join([*lines, b"]}", b""])
 
 
-def refreshed_file(data_dir: Path) -> Path:
-    """Return the path of the refreshed catalogue in a data directory."""
+def newer_catalog_file(data_dir: Path) -> Path:
+    """Return the path of a newer catalogue in a data directory."""
     return data_dir / "catalog.json"
 
 
 def load_catalog(data_dir: Path | None = None) -> Catalog:
-    """Return the refreshed catalogue if it is valid and not older than the snapshot, else the snapshot."""
+    """Return the catalogue of the data directory if it is valid and not older than the snapshot, else the snapshot."""
     snapshot = _snapshot()
     if data_dir is None:
         return snapshot
-    path = refreshed_file(data_dir)
+    path = newer_catalog_file(data_dir)
     try:
-        fetched = _read(path, path.stat().st_mtime_ns)
+        newer = _read(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         return snapshot
-    return fetched if fetched.source.made >= snapshot.source.made else snapshot
+    return newer if newer.source.made >= snapshot.source.made else snapshot
 
 
 @cache
@@ -171,14 +171,14 @@ def _snapshot() -> Catalog:
     return parse_catalog(Path(__file__).with_name("catalog.json").read_bytes())
 
 
-# Decoded catalogues by path, with the modification time they were read at.
-_fetched: dict[Path, tuple[int, Catalog]] = {}
+# Decoded catalogues by path, each with the modification time of the file when it was read.
+_decoded: dict[Path, tuple[int, Catalog]] = {}
 
 
-def _read(path: Path, stamp: int) -> Catalog:
-    known = _fetched.get(path)
-    if known is None or known[0] != stamp:
-        known = _fetched[path] = (stamp, parse_catalog(path.read_bytes()))
+def _read(path: Path, modified: int) -> Catalog:
+    known = _decoded.get(path)
+    if known is None or known[0] != modified:
+        known = _decoded[path] = (modified, parse_catalog(path.read_bytes()))
     return known[1]
 
 

@@ -373,9 +373,16 @@ class ModelRegistry:
 
     # Views
 
-    async def view(self) -> tuple[ProviderView, ...]:
-        """Return all providers. Waits for servers to list their models."""
-        return await self._views_of(await self._tried(), asks=True)
+    async def view(self, *, refresh: bool = False) -> tuple[ProviderView, ...]:
+        """Return all providers. Waits for servers to list their models.
+
+        With `refresh`, usable providers of the catalogue are queried too, if their API lists models: the result then
+        includes models that are newer than the catalogue.
+        """
+        providers = await self._tried()
+        if refresh:
+            await asyncio.gather(*(self._refresh_view(provider) for provider in providers))
+        return await self._views_of(providers, asks=True)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
         """Return the usable providers with their cached models. Does not wait for servers."""
@@ -396,6 +403,12 @@ class ModelRegistry:
             default_large_model_id=self._tour.model, default_small_model_id=self._tour.model,
         )  # fmt: skip
         return (*views, tour)
+
+    async def _refresh_view(self, offer: Provider) -> None:
+        found = self._reached[offer.id]
+        if offer.origin == "catalog" and isinstance(found, Endpoint) and _can_ask(offer):
+            listed = (await self._ask(offer, found)).models
+            self._views[offer.id] = provider_view(offer, found, models_of(offer, listed))
 
     async def _view(self, offer: Provider, found: Endpoint | Unavailable, *, asks: bool) -> ProviderView:
         if offer.origin == "catalog":

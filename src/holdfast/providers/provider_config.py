@@ -1,4 +1,4 @@
-"""Effective providers: catalogue entries overridden by settings, field by field. Pure."""
+"""Effective providers: catalogue entries overridden by settings, field by field."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Convert provider failures (status, headers, body) to `ProviderError`, with a cause and advice. Pure."""
+"""Convert provider failures (status, headers, body) to `ProviderError`, with a cause and advice."""
 
 import calendar
 import math

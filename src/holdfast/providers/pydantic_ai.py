@@ -153,7 +153,7 @@ class PydanticModel:
         marks = session_headers(request.session_id)
         headers = {"User-Agent": USER_AGENT, **marks, **self._access.headers}
         asked = settings.settings_for(request, self._info, self._access, self._selection, headers)
-        answer = parts.Answer()
+        answer = parts.StreamParts()
         async with self._direct.model_request_stream(
             self._model,
             history.conversation(request.messages, self._info, self._model.system),

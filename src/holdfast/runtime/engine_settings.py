@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.ids import SessionId
-from holdfast.domain.project_context import Surroundings
+from holdfast.domain.project_context import ProjectContext
 from holdfast.domain.settings import Options, Settings
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.workspace.git.status_scan import Scan
@@ -79,7 +79,7 @@ class _Informed(ContextLoader):
         super().__init__(directory, manners, today, scan)
         self._first = first
 
-    async def look(self, session: SessionId) -> Surroundings:
+    async def load(self, session: SessionId) -> ProjectContext:
         if self._first is not None:
             await self._first()
-        return await super().look(session)
+        return await super().load(session)

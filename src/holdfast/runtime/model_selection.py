@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.config.atomic_files import signature
+from holdfast.atomic_files import file_signature
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
-from holdfast.providers.catalog import Catalog, load_catalog, refreshed_file
+from holdfast.providers.catalog import Catalog, load_catalog, newer_catalog_file
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.providers.model_factory import ModelConfig, blueprint, build
 from holdfast.providers.model_registry import ModelChoice, ModelRegistry, ProviderView
@@ -70,7 +70,11 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (signature(credentials.path), signature(str(refreshed_file(data_dir))), configuration.learned),
+        lambda: (
+            file_signature(credentials.path),
+            file_signature(str(newer_catalog_file(data_dir))),
+            configuration.environment_version,
+        ),
         data_dir,
         lambda: _doubt(configuration),
     )
@@ -78,7 +82,9 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
 
 def _doubt(configuration: "Configuration") -> str:
     found = (
-        problem for problem in configuration.doubts() if problem.key.partition(".")[0] in ("", "models", "providers")
+        problem
+        for problem in configuration.unresolved_errors()
+        if problem.key.partition(".")[0] in ("", "models", "providers")
     )
     return str(next(found, ""))
 
@@ -158,9 +164,9 @@ class SelectedModels:
             flight.add_done_callback(lambda _: self._renewals.pop(mark, None))
         return await asyncio.shield(flight)
 
-    async def providers_view(self) -> tuple[ProviderView, ...]:
+    async def providers_view(self, *, refresh: bool = False) -> tuple[ProviderView, ...]:
         """All providers with their models, and what each of them lacks. Servers are asked what they have."""
-        return await (await self._market(self._means.settings(), self._means.stamp())).view()
+        return await (await self._market(self._means.settings(), self._means.stamp())).view(refresh=refresh)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
         """The providers that can be used now, with the models that are known without asking."""

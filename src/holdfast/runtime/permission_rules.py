@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.config.configuration import ConfigSnapshot
-from holdfast.config.problems import Problem, dotted
+from holdfast.config.problems import Problem, format_key
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
@@ -57,7 +57,7 @@ class PermissionCheck:
         """Leave out saved rules of earlier versions that would match in every directory."""
         settings = reading.settings.permissions
         outdated = {problem.key for problem in outdated_rules(reading, self._saved_file)}
-        keys = (dotted(("permissions", "allow", index)) for index in range(len(settings.allow)))
+        keys = (format_key(("permissions", "allow", index)) for index in range(len(settings.allow)))
         allow = tuple(rule for rule, key in zip(settings.allow, keys, strict=True) if key not in outdated)
         return replace(settings, allow=allow)
 
@@ -94,7 +94,7 @@ def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[Problem, .
         path = ("permissions", "allow", index)
         origin = reading.origins.get(path)
         if origin is not None and origin.file == saved_file and is_outdated(rule):
-            found.append(Problem("warning", origin.file, origin.line, dotted(path), text))
+            found.append(Problem("warning", origin.file, origin.line, format_key(path), text))
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """What a workspace is furnished with: settings, models, tools, processes, rules.
 
-A house is what all workspaces of a server share; an outfit is what one of them has for itself. Nothing here
+A house is what all workspaces of a server share; an services is what one of them has for itself. Nothing here
 decides anything: it hands the parts to each other.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from holdfast.config.client_settings import ConfigStore
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import LiveEvent
@@ -69,19 +69,19 @@ _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", 
 class _ConfinedBash(Bash):
     """Never starts before the sandbox is what the settings say."""
 
-    def __init__(self, outfit: "WorkspaceServices") -> None:
-        super().__init__(outfit.shell, outfit.jobs)
-        self._outfit = outfit
+    def __init__(self, services: "WorkspaceServices") -> None:
+        super().__init__(services.shell, services.jobs)
+        self._services = services
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
         await self.prepare()
-        path, shell = self._outfit.record.path, self._outfit.shell
+        path, shell = self._services.record.path, self._services.shell
         async with examined_git(path, shell, context.environment, arguments.command):
             return await super().act(context, arguments)
 
     async def prepare(self) -> None:
         """Also after somebody was asked: the settings may be others by then."""
-        await self._outfit.confine()
+        await self._services.confine()
 
 
 class ServiceOverrides(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class WorkspaceServices:
         """The client's, which commands get beside a few variables of the server; nothing if a client gave nothing."""
         self.data_dir = house.data_dir / "workspaces" / record.id
         # Whose files count as the user's own is the server's to know: what they hold may run commands.
-        places = places_for(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
+        places = locate_settings(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
         self.spawn = GuardedSpawn(house.guard)
         self.git = house.git
         self.scan = GitScan(house.git, self.spawn, record.path, environment or os.environ)
@@ -224,7 +224,7 @@ class WorkspaceServices:
         """Whoever joins may have set the key that was missing, or a new one. Nothing else of theirs counts."""
         if self.choice is not None:
             names, _ = self.choice.secrets()
-            self.configuration.learn({name: environment[name] for name in names if environment.get(name)})
+            self.configuration.add_environment({name: environment[name] for name in names if environment.get(name)})
 
     def _secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """No command sees the keys that models are asked with."""
@@ -237,19 +237,19 @@ class WorkspaceServices:
         assert models is not None
         web = WebFetch(house.web)
         tools = AllTools(self.tools, self.extensions.tools)
-        crews = {
+        subagent_types = {
             "task": SubagentType(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": SubagentType(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
         saved = str(self.data_dir / "config.json")
-        judge = PermissionCheck(self.configuration.reading, self.record.path, saved, self._programs)
+        judge = PermissionCheck(self.configuration.snapshot, self.record.path, saved, self._programs)
         return WorkspaceParts(
             house.ledger,
             models,
             house.tools or tools,
-            settings_now=self._engine_settings,
-            tap=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
-            lookout=lookout_for(
+            current_settings=self._engine_settings,
+            wrap_outlet=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
+            context_loader=lookout_for(
                 self.record.path,
                 lambda: self.configuration.settings,
                 os.environ,
@@ -257,16 +257,16 @@ class WorkspaceServices:
                 self.extensions.look,
                 self.scan.current,
             ),
-            crews=crews,
+            subagent_types=subagent_types,
             judge=lambda _: judge,
             environment=self.environment,
-            farewell=self.jobs.end_run,
-            fault_of=self.jobs.fault_of,
-            settled=self.extensions.settled,
+            cleanup=self.jobs.end_run,
+            completion_error=self.jobs.fault_of,
+            extensions_ready=self.extensions.settled,
             hooks=self.extensions.hooks,
-            allows=self._allows,
+            rules_allow=self._allows,
             named_model=None if self.choice is None else self.choice.named,
-            find_crew=lambda kind: self.extensions.agents.crew(kind, tools),
+            find_subagent_type=lambda kind: self.extensions.agents.subagent_type(kind, tools),
         )
 
     def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
@@ -318,7 +318,7 @@ class WorkspaceServices:
         assert models is not None
         large, small = (await models.large()).info, (await models.small()).info
         return {
-            "config files": _existing(source.path for source in self.configuration.places.sources),
+            "config files": _existing(source.path for source in self.configuration.locations.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
             "providers": sorted(settings.providers),
             "language servers": self.extensions.lsp.facts(),
@@ -349,7 +349,7 @@ class WorkspaceServices:
 
     def _sandbox_policy(self) -> SandboxPolicy:
         settings, home = self.settings, self.environment.get("HOME", "")
-        own = (self._house.data_dir, self._house.socket, *self.configuration.places.private)
+        own = (self._house.data_dir, self._house.socket, *self.configuration.locations.private_directories)
         known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
         return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 
@@ -358,7 +358,7 @@ class WorkspaceServices:
 
     def save_rule(self, rule: str) -> None:
         """Save a rule of "always allow" for this workspace, in place of one of an earlier version for the same."""
-        rules = self.store.scope(1).get("permissions", {}).get("allow", [])
+        rules = self.store.read_scope(1).get("permissions", {}).get("allow", [])
         kept = [known for known in rules if not replaces(rule, known)]
         if rule not in kept:
             self.store.set(1, "permissions.allow", [*kept, rule])

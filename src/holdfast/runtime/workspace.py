@@ -11,16 +11,17 @@ from typing import Protocol
 import msgspec
 
 from holdfast.bus.bus import Bus
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
-from holdfast.domain.events import MessagePart
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.engine.approvals import Approvals, Judge
-from holdfast.engine.engine import Engine, EngineEnvironment
+from holdfast.engine.engine import ActiveRuns, Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
+from holdfast.engine.recorder import Recorder
 from holdfast.engine.recovery import RecoveryPlan, plan, recover
-from holdfast.engine.run_context import Allows, Farewell, NoHooks, RunContext, SubagentType
+from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.subagents import SubagentRunner
@@ -59,12 +60,11 @@ class Workspace:
     def __init__(self, engine: Engine, bus: Bus, recovered: RecoveryPlan, asks: Approvals) -> None:
         self.engine = engine
         self.bus = bus
-        self.asks = asks
-        self.furniture: Services | None = None
+        self.approvals = asks
+        self.services: Services | None = None
         """What was put in beside the engine; it goes when the workspace does."""
         self.inputs = Inputs(engine)
         self.sessions = Sessions(engine, self.inputs)
-        engine.kit.crews.sender = SubagentRunner(engine, self.inputs, self.sessions).send
         self.recovered = recovered
 
     @property
@@ -75,11 +75,11 @@ class Workspace:
         """End what is active, write everything down, end the streams, note that all is well."""
         async with AsyncExitStack() as stack:
             stack.callback(self.bus.close)
-            if self.furniture is not None:
-                stack.push_async_callback(self.furniture.close)
+            if self.services is not None:
+                stack.push_async_callback(self.services.close)
             is_clean = await self.engine.close()
         if is_clean:
-            await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
+            await self.engine.run_context.ledger.close_workspace(self.record.id, self.record.epoch)
 
 
 class WorkspaceParts(msgspec.Struct, frozen=True):
@@ -91,21 +91,21 @@ class WorkspaceParts(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
     clock: Clock = msgspec.field(default_factory=SystemClock)
     new_id: NewId = new_id
-    tap: Callable[[Outlet], Outlet] = lambda outlet: outlet
+    wrap_outlet: Callable[[Outlet], Outlet] = lambda outlet: outlet
     """What stands between the engine and its bus: nothing, or somebody who listens in."""
-    lookout: ContextLoader | None = None
-    crews: Mapping[str, SubagentType] = {}
+    context_loader: ContextLoader | None = None
+    subagent_types: Mapping[str, SubagentType] = {}
     environment: Mapping[str, str] = {}
-    farewell: Farewell | None = None
-    fault_of: Callable[[RunId], str] = lambda _: ""
-    settled: Callable[[], Awaitable[None]] | None = None
+    cleanup: RunCleanup | None = None
+    completion_error: Callable[[RunId], str] = lambda _: ""
+    extensions_ready: Callable[[], Awaitable[None]] | None = None
     judge: Callable[[str], Judge] | None = None
     """The rules for the tools of a directory. Without any, everything is allowed."""
     hooks: Hooks = NoHooks()
-    allows: Allows = lambda rules, permit: False
+    rules_allow: RulesAllow = lambda rules, permit: False
     named_model: Callable[[str], Awaitable[Model]] | None = None
-    find_crew: Callable[[str], SubagentType | None] = lambda _: None
-    settings_now: Callable[[], EngineSettings] | None = None
+    find_subagent_type: Callable[[str], SubagentType | None] = lambda _: None
+    current_settings: Callable[[], EngineSettings] | None = None
     """In place of `settings`, where they may change while the workspace is open."""
 
 
@@ -159,39 +159,38 @@ async def open_workspace(path: str, parts: WorkspaceParts) -> Workspace:
 
 async def _assembled(record: WorkspaceRecord, parts: WorkspaceParts, *, goes_on: bool = True) -> Workspace:
     path = record.path
-    engines: list[Engine] = []
-
-    def open_parts() -> list[MessagePart]:
-        return engines[0].open_parts()
-
-    bus = Bus(record, parts.ledger, open_parts)
-    asks = Approvals(record.id, parts.ledger, parts.new_id)
-    if parts.judge is not None:
-        asks.judge = parts.judge(path)
-    kit = RunContext(
+    active_runs = ActiveRuns()
+    bus = Bus(record, parts.ledger, active_runs.open_parts)
+    recorder = Recorder(parts.ledger, record, parts.wrap_outlet(bus))
+    judge = (lambda _: Verdict("allow")) if parts.judge is None else parts.judge(path)
+    approvals = Approvals(record.id, parts.ledger, parts.new_id, recorder, judge)
+    run_context = RunContext(
         record.id,
         path,
         parts.ledger,
         parts.models,
         parts.tools,
-        parts.settings_now or (lambda: parts.settings),
-        permissions=asks,
+        parts.current_settings or (lambda: parts.settings),
+        permissions=approvals,
         environment=parts.environment,
-        lookout=parts.lookout,
-        farewell=parts.farewell,
-        fault_of=parts.fault_of,
-        settled=parts.settled,
+        context_loader=parts.context_loader,
+        subagents=SubagentRegistry(parts.subagent_types, parts.find_subagent_type),
+        cleanup=parts.cleanup,
+        completion_error=parts.completion_error,
+        extensions_ready=parts.extensions_ready,
         hooks=parts.hooks,
-        allows=parts.allows,
+        rules_allow=parts.rules_allow,
         named_model=parts.named_model,
     )
-    for kind, crew in parts.crews.items():
-        kit.crews.add(kind, crew)
-    kit.crews.find = parts.find_crew
-    engine = Engine(record, kit, EngineEnvironment(parts.tap(bus), parts.clock, parts.new_id))
-    engines.append(engine)
-    asks.bind(engine.recorder)
-    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), asks)
+    engine = Engine(
+        run_context,
+        recorder,
+        parts.clock,
+        parts.new_id,
+        active_runs,
+        subagents=lambda engine: SubagentRunner(engine).run,
+    )
+    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), approvals)
 
 
 class App:
@@ -228,25 +227,25 @@ class App:
 
     async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
         record = await self.ledger.open_workspace(path)
-        furniture = self._furnisher.furnish(record, environment)
+        services = self._furnisher.furnish(record, environment)
         try:
-            goes_on = not unattended or await self._can_go_on(record, furniture)
-            workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+            goes_on = not unattended or await self._can_go_on(record, services)
+            workspace = await _assembled(record, services.parts(), goes_on=goes_on)
         except BaseException:
-            await furniture.close()
+            await services.close()
             raise
-        workspace.furniture = furniture
+        workspace.services = services
         if not goes_on:
             await workspace.close()
             raise NobodyAnswers
         return workspace
 
-    async def _can_go_on(self, record: WorkspaceRecord, furniture: Services) -> bool:
+    async def _can_go_on(self, record: WorkspaceRecord, services: Services) -> bool:
         """Whether nothing waits, or there is a model for it."""
         sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
         conversations = [await self.ledger.messages(record.id, session) for session in sessions]
         used = {message.provider for messages in conversations for message in messages if message.provider}
-        return not sessions or await furniture.can_answer(used)
+        return not sessions or await services.can_answer(used)
 
     async def close_workspace(self, workspace: Workspace) -> None:
         """Close one; the directory can be opened again afterwards."""

@@ -133,7 +133,7 @@ Step: TypeAlias = tuple[Presence, tuple[Effect, ...]]
 
 
 class IllegalTransition(Exception):
-    """An event that cannot occur in this state: a bug in the hub, never a client's mistake."""
+    """An event that cannot occur in this state: a bug in the manager, never a client's mistake."""
 
     def __init__(self, presence: Presence, event: PresenceEvent) -> None:
         super().__init__(f"{event} cannot happen in {presence}")

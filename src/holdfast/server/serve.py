@@ -52,7 +52,7 @@ class _Front:
 
 
 async def run_server(
-    hub: WorkspaceManager,
+    manager: WorkspaceManager,
     application: Application,
     sockets: Sequence[socket.socket],
     guard: TokenAuth | None = None,
@@ -60,29 +60,29 @@ async def run_server(
     on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
 ) -> None:
-    """Serve until a signal or the hub requests a stop. A second signal exits at once. `on_listening` is called when the
-    first request can be sent.
+    """Serve until a signal or the manager requests a stop. A second signal exits at once. `on_listening` is called when
+    the first request can be sent.
     """
     loop = asyncio.get_running_loop()
     leaving = asyncio.Event()
-    hub.on_leave = leaving.set
-    if hub.presence.leaving:
+    manager.on_leave = leaving.set
+    if manager.presence.leaving:
         leaving.set()
     signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
     server = HttpServer(application if guard is None else _Front(application, guard))
-    opening = asyncio.gather(hub.open_unfinished())
-    hub.web.attach(server, application)
+    opening = asyncio.gather(manager.open_unfinished())
+    manager.web.attach(server, application)
     try:
         for number in signals:
-            loop.add_signal_handler(number, _signalled, hub, leaving)
+            loop.add_signal_handler(number, _signalled, manager, leaving)
         await server.start(sockets)
         on_listening()
-        await hub.web.reopen()
+        await manager.web.reopen()
         await leaving.wait()
     finally:
         # Close the workspaces first, which ends the streams; then wait for connections.
         try:
-            await hub.close()
+            await manager.close()
         finally:
             await server.stop(LAST_WORDS_SECONDS)
             opening.cancel()
@@ -90,11 +90,11 @@ async def run_server(
                 loop.remove_signal_handler(number)
 
 
-def _signalled(hub: WorkspaceManager, leaving: asyncio.Event) -> None:
+def _signalled(manager: WorkspaceManager, leaving: asyncio.Event) -> None:
     if leaving.is_set():
         _log.warning("stopping at once; what was running is interrupted at the next start")
         os._exit(1)
-    hub.tell(Stop())
+    manager.apply(Stop())
     leaving.set()
 
 
@@ -133,19 +133,19 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         guard = None
         app = open_app(options.data_dir, given)
         try:
-            hub = WorkspaceManager(
+            manager = WorkspaceManager(
                 app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client
             )
-            hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
+            manager.metrics, manager.troubles = observatory.metrics, observatory.troubles
             if options.tcp is not None:
                 tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
-            application = Application(hub, HANDLERS, stream)
+            application = Application(manager, HANDLERS, stream)
         except BaseException:
             # From here on the running server closes it.
             await app.close()
             raise
-        await run_server(hub, application, sockets, guard, on_listening=lambda: _announce(options))
+        await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
 
 
 def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:

@@ -1,6 +1,6 @@
 """Workspace manager: the open workspaces, their clients, and the timers of both.
 
-`presence.py` makes the decisions; the hub carries them out.
+`presence.py` makes the decisions; the manager carries them out.
 """
 
 import asyncio
@@ -62,21 +62,21 @@ class WorkspaceHandle:
         self.workspace = workspace
         self.id: WorkspaceId = workspace.record.id
         self.path = workspace.record.path
-        self.joiner = FrameCache()
+        self.frame_cache = FrameCache()
         self.yolo = body.yolo
         self.debug = body.debug
         self.env = body.env
         self.channels = body.channels
         self.data_dir = data_dir / "workspaces" / self.id
-        outfit = workspace.furniture
-        assert isinstance(outfit, WorkspaceServices), "the server furnishes its workspaces"
-        self.outfit = outfit
-        workspace.asks.save_rule = self._save_rule
-        workspace.asks.timeout = outfit.settings.options.ask_timeout
-        outfit.on_settings = self._settings_changed
-        outfit.publish = workspace.engine.outside.outlet.publish_live
-        outfit.extensions.start()
-        outfit.scan.current()
+        services = workspace.services
+        assert isinstance(services, WorkspaceServices), "the server furnishes its workspaces"
+        self.services = services
+        workspace.approvals.save_rule = self._save_rule
+        workspace.approvals.timeout = services.settings.options.ask_timeout
+        services.on_settings = self._settings_changed
+        services.publish = workspace.engine.outlet.publish_live
+        services.extensions.start()
+        services.scan.current()
         self.lenders: set[ClientId] = set()
         self._changes = 0
         self.was_busy = False
@@ -86,41 +86,41 @@ class WorkspaceHandle:
     @property
     def is_busy(self) -> bool:
         """True while runs, or jobs within their time limit, keep the workspace open."""
-        return self.workspace.engine.is_busy() or (self.outfit.jobs.is_busy and not self.jobs_are_late)
+        return self.workspace.engine.is_busy() or (self.services.jobs.is_busy and not self.jobs_are_late)
 
     @property
     def config(self) -> ConfigStore:
         """The settings files of the workspace."""
-        return self.outfit.store
+        return self.services.store
 
-    def tell_of_change(self) -> None:
+    def notify_settings_changed(self) -> None:
         """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
         told = self._changes
-        self.outfit.configuration.reading()
+        self.services.configuration.snapshot()
         if self._changes == told:
             self._publish_change()
 
     def _settings_changed(self) -> None:
-        self.workspace.asks.timeout = self.outfit.configuration.settings.options.ask_timeout
+        self.workspace.approvals.timeout = self.services.configuration.settings.options.ask_timeout
         self._publish_change()
 
     def _publish_change(self) -> None:
         self._changes += 1
         changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
-        self.workspace.engine.outside.outlet.publish_live(changed)
+        self.workspace.engine.outlet.publish_live(changed)
 
     def _save_rule(self, rule: str) -> None:
-        self.outfit.save_rule(rule)
-        self.tell_of_change()
+        self.services.save_rule(rule)
+        self.notify_settings_changed()
 
     @property
     def yolo(self) -> bool:
         """True if permission requests are granted automatically."""
-        return self.workspace.asks.skips
+        return self.workspace.approvals.skips
 
     @yolo.setter
     def yolo(self, skips: bool) -> None:
-        self.workspace.asks.skips = skips
+        self.workspace.approvals.skips = skips
 
 
 # Returns memory to the system when workspaces have been closed.
@@ -208,7 +208,7 @@ class WorkspaceManager:
         self.storage_problem = ""
         """Reason why nothing can be stored although the disk works; empty if there is no problem."""
         self._graces = graces or GracePeriods()
-        self._desks: dict[WorkspaceId, WorkspaceHandle] = {}
+        self._handles: dict[WorkspaceId, WorkspaceHandle] = {}
         self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
         """Requests of the previous server that were never closed. Kept here because the workspace may have been closed
         since.
@@ -222,16 +222,16 @@ class WorkspaceManager:
         self._carry_out(effects)
 
     @property
-    def desks(self) -> list[WorkspaceHandle]:
+    def handles(self) -> list[WorkspaceHandle]:
         """The open workspaces."""
-        return list(self._desks.values())
+        return list(self._handles.values())
 
-    def desk(self, workspace: str) -> WorkspaceHandle:
+    def handle(self, workspace: str) -> WorkspaceHandle:
         """Return an open workspace. Raises `UnknownWorkspace`, also while it is being closed."""
-        desk = self._desks.get(WorkspaceId(workspace))
-        if desk is None or desk.path in self._closing:
+        handle = self._handles.get(WorkspaceId(workspace))
+        if handle is None or handle.path in self._closing:
             raise UnknownWorkspace
-        return desk
+        return handle
 
     async def open_unfinished(self) -> None:
         """Open workspaces with unfinished runs, which continue without a client in the server's environment."""
@@ -247,10 +247,10 @@ class WorkspaceManager:
             if self.is_closed:
                 return
             try:
-                desk = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
-                if desk.id not in self.presence.workspaces:
+                handle = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
+                if handle.id not in self.presence.workspaces:
                     # No run was left to resume and no client is attached.
-                    self.tell(who.Opened(desk.id, working=False))
+                    self.apply(who.Opened(handle.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
             except NobodyAnswers as nobody:
@@ -262,41 +262,41 @@ class WorkspaceManager:
         """Open the workspace of a directory for a client, after a pending close."""
         path = _directory(body)
         client = client_id_of(body.client_id)
-        self.tell(who.CreateBegan(client))
+        self.apply(who.CreateBegan(client))
         try:
             while (closing := self._closing.get(path)) is not None:
                 await asyncio.shield(closing)
-            desk = await self._open(msgspec.structs.replace(body, path=path))
-            self.tell(who.Create(desk.id, client))
-            return desk
+            handle = await self._open(msgspec.structs.replace(body, path=path))
+            self.apply(who.Create(handle.id, client))
+            return handle
         finally:
-            self.tell(who.CreateOver())
+            self.apply(who.CreateOver())
 
     async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
         environment = dict(item.partition("=")[::2] for item in body.env)
         workspace = await self.app.workspace(Path(body.path), environment, unattended=unattended)
-        known = self._desks.get(workspace.record.id)
+        known = self._handles.get(workspace.record.id)
         if known is not None and known.workspace is workspace:
-            known.outfit.learn_keys(environment)
+            known.services.learn_keys(environment)
             return known
         try:
-            desk = self._desks[workspace.record.id] = WorkspaceHandle(workspace, body, self.data_dir)
+            handle = self._handles[workspace.record.id] = WorkspaceHandle(workspace, body, self.data_dir)
         except BaseException:
             # The workspace is not registered yet, so no other task can use it.
             await self.app.close_workspace(workspace)
             raise
         if workspace.recovered.withdrawn:
-            self.withdrawn[desk.id] = workspace.recovered.withdrawn
+            self.withdrawn[handle.id] = workspace.recovered.withdrawn
         self._look_later()
-        workspace.engine.on_busy = lambda _: self._worked(desk)
-        desk.outfit.jobs.on_busy = lambda _: self._worked(desk)
-        if desk.is_busy:
-            desk.was_busy = True
-            self.tell(who.WorkBegan(desk.id))
-        return desk
+        workspace.engine.on_busy = lambda _: self._worked(handle)
+        handle.services.jobs.on_busy = lambda _: self._worked(handle)
+        if handle.is_busy:
+            handle.was_busy = True
+            self.apply(who.WorkBegan(handle.id))
+        return handle
 
     def _look_later(self) -> None:
-        if "look" not in self._timers and self._desks and not self.is_closed:
+        if "look" not in self._timers and self._handles and not self.is_closed:
             self._timers["look"] = asyncio.get_running_loop().call_later(self._graces.look, self._look)
 
     def _look(self) -> None:
@@ -304,9 +304,9 @@ class WorkspaceManager:
         settings.
         """
         del self._timers["look"]
-        for desk in self.desks:
-            if self.claims(desk):
-                desk.outfit.configuration.reading()
+        for handle in self.handles:
+            if self.claims(handle):
+                handle.services.configuration.snapshot()
         self._tasks.start(self.check_storage(), name="check storage")
         self._look_later()
 
@@ -322,8 +322,8 @@ class WorkspaceManager:
                 return ""
             _log.error("nothing can be stored: %s", problem)
             notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))
-            for desk in self.desks:
-                desk.workspace.engine.outside.outlet.publish_live(notice)
+            for handle in self.handles:
+                handle.workspace.engine.outlet.publish_live(notice)
         return problem
 
     def _time_storage(self) -> None:
@@ -338,76 +338,76 @@ class WorkspaceManager:
 
     @property
     def _is_abandoned(self) -> bool:
-        is_used = self.presence.creating or any(self.claims(desk) for desk in self.desks)
+        is_used = self.presence.creating or any(self.claims(handle) for handle in self.handles)
         return bool(self.storage_problem) and self.presence.leaves_when_idle and not is_used and not self.is_closed
 
     def _storage_late(self) -> None:
         del self._timers["storage"]
         if self._is_abandoned:
             _log.error("stopping: nothing can be stored, and nobody is there")
-            self.tell(who.Stop())
+            self.apply(who.Stop())
 
-    def _worked(self, desk: WorkspaceHandle) -> None:
+    def _worked(self, handle: WorkspaceHandle) -> None:
         """Update whether the workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
-        if desk.is_busy != desk.was_busy:
-            desk.was_busy = desk.is_busy
-            self.tell(who.WorkBegan(desk.id) if desk.is_busy else who.WorkEnded(desk.id))
+        if handle.is_busy != handle.was_busy:
+            handle.was_busy = handle.is_busy
+            self.apply(who.WorkBegan(handle.id) if handle.is_busy else who.WorkEnded(handle.id))
         else:
-            self._time_jobs(desk)
+            self._time_jobs(handle)
 
-    def _time_jobs(self, desk: WorkspaceHandle) -> None:
+    def _time_jobs(self, handle: WorkspaceHandle) -> None:
         """Start or cancel the limit of jobs: without clients and runs, jobs keep a workspace open for `job_linger`
         seconds.
         """
-        name = ("jobs", desk.id)
-        if self.claims(desk) or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
-            desk.jobs_are_late = False
+        name = ("jobs", handle.id)
+        if self.claims(handle) or handle.workspace.engine.is_busy() or not handle.services.jobs.is_busy:
+            handle.jobs_are_late = False
             if (timer := self._timers.pop(name, None)) is not None:
                 timer.cancel()
-        elif name not in self._timers and not desk.jobs_are_late and not self.is_closed:
-            seconds = desk.outfit.settings.options.job_linger
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._jobs_late, desk, name)
+        elif name not in self._timers and not handle.jobs_are_late and not self.is_closed:
+            seconds = handle.services.settings.options.job_linger
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._jobs_late, handle, name)
 
-    def _jobs_late(self, desk: WorkspaceHandle, name: object) -> None:
+    def _jobs_late(self, handle: WorkspaceHandle, name: object) -> None:
         self._timers.pop(name, None)
-        desk.jobs_are_late = True
-        self._worked(desk)
+        handle.jobs_are_late = True
+        self._worked(handle)
 
-    def tell(self, event: PresenceEvent) -> None:
+    def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
         before = who.looked_at(self.presence, workspace)
         self.presence, effects = who.transition(self.presence, event)
         self._carry_out(effects)
         self._tell_presence(workspace, before)
-        known = self._desks.get(workspace)
-        for desk in self.desks if isinstance(event, who.Retire) else [known] if known is not None else ():
-            self._time_jobs(desk)
-            self._take_back(desk)
+        known = self._handles.get(workspace)
+        for handle in self.handles if isinstance(event, who.Retire) else [known] if known is not None else ():
+            self._time_jobs(handle)
+            self._take_back(handle)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()
 
-    def _take_back(self, desk: WorkspaceHandle) -> None:
+    def _take_back(self, handle: WorkspaceHandle) -> None:
         """Remove the MCP servers of clients that have no claim any more."""
-        for client in desk.lenders - self.claims(desk).keys():
-            desk.lenders.discard(client)
-            desk.outfit.extensions.mcp.lend(client, {})
+        for client in handle.lenders - self.claims(handle).keys():
+            handle.lenders.discard(client)
+            handle.services.extensions.mcp.lend(client, {})
 
-    def claims(self, desk: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
+    def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
         """The claims of clients on a workspace."""
-        return self.presence.workspaces.get(desk.id, who.Workspace()).claims
+        return self.presence.workspaces.get(handle.id, who.Workspace()).claims
 
     def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""
-        desk = self._desks.get(workspace)
+        handle = self._handles.get(workspace)
         now = who.looked_at(self.presence, workspace)
-        if desk is None or self.is_closed or now == before:
+        if handle is None or self.is_closed or now == before:
             return
         for session in sorted(before.keys() | now.keys()):
             if (count := now.get(session, 0)) != before.get(session, 0):
                 event = AttachedEvent(Change("updated", Attached(session, count)))
-                desk.workspace.engine.outside.outlet.publish_live(event)
+                handle.workspace.engine.outlet.publish_live(event)
 
     async def close(self) -> None:
         """Close every workspace in order; their streams end with them."""
@@ -416,7 +416,7 @@ class WorkspaceManager:
         for timer in self._timers.values():
             timer.cancel()
         await self._tasks.drain()
-        closing = (self.app.close_workspace(desk.workspace) for desk in self._desks.values())
+        closing = (self.app.close_workspace(handle.workspace) for handle in self._handles.values())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             # A workspace that cannot be closed is recovered at the next start; the others are still closed.
             if failure is not None:
@@ -435,8 +435,8 @@ class WorkspaceManager:
                 case who.CloseWorkspace() if self.is_closed:
                     pass
                 case who.CloseWorkspace(workspace=workspace):
-                    desk = self._desks[workspace]
-                    self._closing[desk.path] = self._tasks.start(self._close(desk), name=f"close {desk.path}")
+                    handle = self._handles[workspace]
+                    self._closing[handle.path] = self._tasks.start(self._close(handle), name=f"close {handle.path}")
                 case who.CloseServer():
                     self.on_leave()
                 case who.OpenWorkspace(workspace=workspace):
@@ -452,21 +452,21 @@ class WorkspaceManager:
 
         def fire() -> None:
             self._timers.pop(name, None)
-            self.tell(event)
+            self.apply(event)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, fire)
 
-    async def _close(self, desk: WorkspaceHandle) -> None:
+    async def _close(self, handle: WorkspaceHandle) -> None:
         try:
-            await self.app.close_workspace(desk.workspace)
+            await self.app.close_workspace(handle.workspace)
         except Exception as error:
             # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
-            _log.error("%s could not be closed in good order: %s", desk.path, error)
-        del self._desks[desk.id]
-        del self._closing[desk.path]
-        self._left[desk.id] = WorkspaceBody(desk.id, desk.path, desk.yolo, desk.debug, env=desk.env)
-        self.tell(who.Closed(desk.id))
-        del self._left[desk.id]
+            _log.error("%s could not be closed in good order: %s", handle.path, error)
+        del self._handles[handle.id]
+        del self._closing[handle.path]
+        self._left[handle.id] = WorkspaceBody(handle.id, handle.path, handle.yolo, handle.debug, env=handle.env)
+        self.apply(who.Closed(handle.id))
+        del self._left[handle.id]
         self._release_later()
 
     def _release_later(self) -> None:
@@ -483,11 +483,11 @@ class WorkspaceManager:
     async def _reopen(self, body: WorkspaceBody) -> None:
         """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
         try:
-            desk = await self._open(body)
-            self.tell(who.Opened(desk.id, working=desk.workspace.engine.is_busy()))
+            handle = await self._open(body)
+            self.apply(who.Opened(handle.id, working=handle.workspace.engine.is_busy()))
         except HoldfastError as error:
             _log.error("%s cannot be opened again: %s", body.path, error)
-            self.tell(who.Closed(body.id))
+            self.apply(who.Closed(body.id))
 
 
 _REFUSALS = {

@@ -1,7 +1,5 @@
-"""The store: the meaning of operations (`operations`, pure) and the ledger that stores them in SQLite
-(`ledger`).
+"""The store: the meaning of each operation (`operations`, pure) and the ledger that stores it in SQLite (`ledger`).
 
-The types of operations and results are in `domain.ledger`. Decisions about runs belong to `engine`, the
-publication
-of events to `bus`.
+The types of operations and results are in `domain.ledger`. Decisions about runs belong to `engine`, the publication of
+events belongs to `bus`.
 """

@@ -1,4 +1,18 @@
-"""The data directory: made for its owner alone, used by one server at a time."""
+"""The data directory: creation, exclusive use by one server, and detection of its loss.
+
+Theory of operation. Two servers that write to one database would corrupt it, and a server whose files were moved or
+replaced would report commits that no later server can find. Three mechanisms prevent this, each where the one before
+has a gap:
+
+1. `DirectoryLock` locks the file `lock` with `flock`. It is useless if the lock file is deleted or the directory is
+   moved and created again, because a second server then locks another file.
+2. `Claims` binds abstract unix sockets whose names are derived from the path and from the identity (device and inode)
+   of the directory and the database. The kernel releases them with the process, and no file has to exist. Linux only.
+3. `OpenFiles` compares the open directory, database and write-ahead log (WAL) with their paths around each commit. It
+   detects a directory that was moved, covered by a mount or restored from a backup while the server was running.
+
+`preallocate_wal` keeps commits short by reserving the space of the WAL in advance.
+"""
 
 import errno
 import fcntl
@@ -13,25 +27,37 @@ from pathlib import Path
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
 
-__all__ = ["FRAME", "LOG_PAGES", "WAL_HEADER", "Claims", "DirectoryLock", "OpenFiles", "prepare", "reserve", "unusable"]
+__all__ = [
+    "FRAME_SIZE",
+    "WAL_HEADER_SIZE",
+    "WAL_PAGES",
+    "Claims",
+    "DirectoryLock",
+    "OpenFiles",
+    "create_directory",
+    "preallocate_wal",
+    "unusable_error",
+]
 
 
-_ELSEWHERE = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_DATA_DIR_HINT = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 
 
-def prepare(data_dir: Path) -> None:
+def create_directory(data_dir: Path) -> None:
     """Create the directory if it is missing. An existing directory keeps its mode, which the user may have chosen."""
     if not _is_utf8(str(data_dir)):
-        raise StorageUnavailable(f"The name of the data directory {data_dir} is not valid UTF-8. {_ELSEWHERE}")
+        raise StorageUnavailable(f"The name of the data directory {data_dir} is not valid UTF-8. {_DATA_DIR_HINT}")
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise unusable(data_dir, error) from None
+        raise unusable_error(data_dir, error) from None
 
 
 class DirectoryLock:
-    """Lock of the data directory, held while the server runs; the kernel releases it however the process ends.
-    The file is never removed: otherwise two servers could lock two files of the same name.
+    """Exclusive lock of the data directory, held while the server runs.
+
+    The kernel releases it however the process ends. The file is never removed: otherwise two servers could lock two
+    files of the same name.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -39,7 +65,7 @@ class DirectoryLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise unusable(path, error) from None
+            raise unusable_error(path, error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -66,9 +92,9 @@ class DirectoryLock:
             self._descriptor = -1
 
 
-def unusable(path: Path, error: OSError) -> StorageUnavailable:
+def unusable_error(path: Path, error: OSError) -> StorageUnavailable:
     """Return the error for a path that is not accessible, for a reason other than a full disk."""
-    return StorageUnavailable(f"{path} cannot be used: {error.strerror}. {_ELSEWHERE}")
+    return StorageUnavailable(f"{path} cannot be used: {error.strerror}. {_DATA_DIR_HINT}")
 
 
 def _is_utf8(name: str) -> bool:
@@ -80,39 +106,45 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-# Claims that keep a second server away from a data directory whose lock file is gone or was replaced.
-
 _CREDENTIALS = struct.Struct("3i")
+"""Process, user and group id: the kernel's `struct ucred`."""
 
 
 class Claims:
-    """The claims of one server on one data directory."""
+    """Exclusive claims of one server on one data directory, independent of its lock file.
+
+    A claim is an abstract unix socket: a name without a file, which only one process can bind at a time.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._held: dict[bytes, socket.socket] = {}
+        self._sockets: dict[bytes, socket.socket] = {}
 
     def claim_path(self) -> None:
         """Claim the path, before anything is created there. Raises `DataDirectoryBusy`."""
-        place = (_lock_identity("/"), _lock_identity("/proc/self/ns/mnt"))
+        # Abstract sockets belong to the network namespace, which containers with different files may share. The root
+        # directory and the mount namespace distinguish equal paths of two containers.
+        view = (_path_id("/"), _path_id("/proc/self/ns/mnt"))
         for path in (os.path.abspath(self._data_dir), os.path.realpath(self._data_dir)):
-            self._claim("path", place, path)
+            self._claim("path", view, path)
 
     def claim_file(self, path: Path) -> None:
         """Claim an existing directory or file, whatever its path. Raises `DataDirectoryBusy`."""
-        self._claim("file", _lock_identity(path))
+        self._claim("file", _path_id(path))
 
     def release(self) -> None:
-        for held in self._held.values():
-            held.close()
-        self._held.clear()
+        """Release all claims. May be called twice."""
+        for claim in self._sockets.values():
+            claim.close()
+        self._sockets.clear()
 
     def _claim(self, *key: object) -> None:
         if sys.platform != "linux":
             return
         digest = hashlib.sha256(repr(key).encode("utf-8", "surrogateescape")).hexdigest()
         name = f"\0holdfast/{os.getuid()}/{digest}".encode()
-        if name in self._held:
+        if name in self._sockets:
+            # The absolute path is often the real path too.
             return
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -122,20 +154,23 @@ class Claims:
             claim.close()
             self._refuse_unless_foreign(name)
         else:
-            self._held[name] = claim
+            self._sockets[name] = claim
 
     def _refuse_unless_foreign(self, name: bytes) -> None:
-        """A name that another user has bound says nothing about our servers."""
-        owner, uid = _holder(name)
+        """Raise `DataDirectoryBusy`, unless the name is bound by another user: any user can bind any name, so
+        such a claim proves nothing about the servers of this user.
+        """
+        owner, uid = _socket_owner(name)
         if uid not in (None, os.getuid()):
             return
         raise DataDirectoryBusy(
             f"The data directory {self._data_dir} is used by another Holdfast server (process {owner}), although it is "
-            "not locked: it was moved, made again or covered while that server ran. Stop that server first."
+            "not locked: it was moved, replaced or covered by a mount while that server ran. Stop that server first."
         )
 
 
-def _lock_identity(path: str | Path) -> tuple[int, int]:
+def _path_id(path: str | Path) -> tuple[int, int]:
+    """Return device and inode of a path, or zeros if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -143,8 +178,8 @@ def _lock_identity(path: str | Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _holder(name: bytes) -> tuple[str, int | None]:
-    """Process and user that have bound the name, as far as the kernel tells."""
+def _socket_owner(name: bytes) -> tuple[str, int | None]:
+    """Return the process and the user that have bound the name, as far as the kernel reveals them."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         probe.connect(name)
@@ -153,20 +188,20 @@ def _holder(name: bytes) -> tuple[str, int | None]:
     return "unknown", None
 
 
-# Room for the write-ahead log, taken before it is needed.
+WAL_PAGES = 250
+"""Length of the WAL, in pages, at which a checkpoint copies it into the database so that SQLite can reuse it."""
 
-LOG_PAGES = 250
-"""How long the log grows in ordinary use; then its pages go into the database and it begins anew."""
+FRAME_SIZE = 4_096 + 24
+"""Bytes of one frame of the WAL: a page and its header."""
 
-FRAME = 4_096 + 24
-WAL_HEADER = 32
+WAL_HEADER_SIZE = 32
 
 
-def reserve(database: Path) -> None:
-    """Lengthen the log with zeros, which mean nothing in it.
+def preallocate_wal(database: Path) -> None:
+    """Extend the WAL with zeros, which SQLite ignores, to its usual length.
 
-    A commit that finds its place in the file only has to sync what it wrote; one that lengthens the file waits for
-    the file system's books as well, and takes half as long again. For the thread that writes, before it writes.
+    A commit within the file syncs only data. A commit that extends the file also syncs metadata of the file system and
+    takes half as long again. Must be called by the writer thread, between transactions.
     """
     try:
         descriptor = os.open(f"{database}-wal", os.O_WRONLY | os.O_CLOEXEC)
@@ -174,32 +209,33 @@ def reserve(database: Path) -> None:
         return
     try:
         size = os.fstat(descriptor).st_size
-        missing = LOG_PAGES * FRAME - size
+        missing = WAL_PAGES * FRAME_SIZE - size
         if missing > 0:
             os.pwrite(descriptor, bytes(missing), size)
             os.fdatasync(descriptor)
     except OSError:
-        # A full disk: the log grows as far as it can when there is something to write.
+        # The disk is full. The WAL then grows with each commit, as far as it can.
         return
     finally:
         os.close(descriptor)
 
 
-# Detects that the data directory's path no longer shows the files that this server has open.
-
-_DATABASE_HEADER = 100
-_FRAME_HEADER = 24
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ESTALE, errno.ENOTCONN}
+_DATABASE_HEADER_SIZE = 100
+_FRAME_HEADER_SIZE = 24
+_GONE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ESTALE, errno.ENOTCONN}
 """Errors that mean that the path no longer leads to the file. After any other error the state is unknown until
 the next check.
 """
-_REMEDY = "Nothing is accepted until it is back. Restore it, or stop the server and start it again."
+_REMEDY = "No write is accepted until it is back. Restore it, or stop the server and start it again."
 
 
 class OpenFiles:
-    """Data directory, database and WAL, as they were when they were opened.
+    """Data directory, database and WAL as they were opened, compared with what their paths show now.
 
-    Created and used by the writer thread; `problem` may be called by any thread.
+    The identity (device and inode) reveals files that were moved, deleted or replaced. The content reveals writes of
+    other programs: the header of the database changes only with our own checkpoints, and the last frame of the WAL
+    does not change before SQLite begins the WAL anew. Created and used by the writer thread; `problem` may be
+    called by any thread.
     """
 
     def __init__(self, directory: Path, database: Path) -> None:
@@ -213,15 +249,15 @@ class OpenFiles:
             self._descriptors.append(os.open(self._directory, flags | os.O_DIRECTORY))
             self._descriptors.append(os.open(self._database, os.O_RDWR | os.O_CLOEXEC))
             self._descriptors.append(os.open(self._wal, flags))
-            self._ids = tuple(_identity(os.fstat(descriptor)) for descriptor in self._descriptors)
-            self._written: tuple[int, int, bytes] | None = self._content_state()
+            self._ids = tuple(_file_id(os.fstat(descriptor)) for descriptor in self._descriptors)
+            self._database_state: tuple[int, int, bytes] | None = self._read_database_state()
         except OSError:
             self.close()
             raise
         self._frames = 0
         self._last_frame: tuple[int, bytes] | None = None
-        """Offset and header of the last frame in the WAL whose place was confirmed."""
-        self._lost = ""
+        """Offset and header of the last frame of the WAL whose commit was confirmed."""
+        self._failure = ""
 
     def close(self) -> None:
         """Close the descriptors. Call it only after SQLite's connections are closed."""
@@ -230,12 +266,12 @@ class OpenFiles:
         self._descriptors = []
 
     @property
-    def database(self) -> int:
+    def database_descriptor(self) -> int:
         """A descriptor of the database file."""
         return self._descriptors[1]
 
     @property
-    def is_log_empty(self) -> bool:
+    def is_wal_empty(self) -> bool:
         """True if the WAL has no content."""
         return os.fstat(self._descriptors[2]).st_size == 0
 
@@ -243,46 +279,50 @@ class OpenFiles:
         """Return the reason why commits would be lost, with a remedy, or an empty string. Raises `OSError` if
         the state cannot be determined now.
         """
-        if self._lost:
-            return self._lost
+        if self._failure:
+            return self._failure
         try:
             shown = os.stat(self._directory)
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in _GONE_ERRNOS:
                 raise
             return f"The data directory {self._directory} is gone ({error.strerror}). {_REMEDY}"
-        if _identity(shown) != self._ids[0]:
-            what = "is another directory now: it was moved and made again, or covered by a mount"
-            return f"The data directory {self._directory} {what}. {_REMEDY}"
+        if _file_id(shown) != self._ids[0]:
+            change = "is another directory now: it was moved and created again, or covered by a mount"
+            return f"The data directory {self._directory} {change}. {_REMEDY}"
         return self._database_problem() or self._wal_problem()
 
     def fail(self, problem: str) -> None:
-        """Refuse all further commits: one was made whose place could not be confirmed afterwards."""
-        self._lost = self._lost or problem
+        """Report this problem from now on, so that all further commits are refused.
 
-    def committed(self, frames: int) -> None:
-        """Note the number of frames in the WAL. It shrinks when SQLite begins the WAL anew."""
+        Called after a commit that may be in files which no path shows. Even if the files return, a later check could
+        not determine whether they contain it.
+        """
+        self._failure = self._failure or problem
+
+    def note_commit(self, frames: int) -> None:
+        """Store the number of frames in the WAL. It shrinks when SQLite begins the WAL anew."""
         if frames <= self._frames:
             self._last_frame = None
         self._frames = frames
 
     def confirm(self) -> None:
-        """Remember the end of the WAL, after a commit whose place was checked."""
+        """Store the header of the last frame, after a commit whose files were checked."""
         if self._frames:
-            offset = WAL_HEADER + (self._frames - 1) * FRAME
-            self._last_frame = (offset, os.pread(self._descriptors[2], _FRAME_HEADER, offset))
+            offset = WAL_HEADER_SIZE + (self._frames - 1) * FRAME_SIZE
+            self._last_frame = (offset, os.pread(self._descriptors[2], _FRAME_HEADER_SIZE, offset))
 
-    def checkpointed(self, *, is_complete: bool) -> None:
-        """Note the state of the database file: only our own checkpoints write to it."""
+    def note_checkpoint(self, *, is_complete: bool) -> None:
+        """Store the state of the database file: only our own checkpoints write to it."""
         if is_complete:
-            # The WAL is needed no longer, and the next commit may overwrite it. A commit that writes nothing in between
-            # must not take a frame of it for the last one.
+            # SQLite may overwrite the WAL from its beginning with the next commit. A commit that writes nothing must
+            # not use one of its old frames as the last one.
             self._last_frame = None
             self._frames = 0
-        # If it cannot be read now, the next check accepts the state that it finds.
-        self._written = None
+        # If the file cannot be read now, the next check accepts the state that it finds.
+        self._database_state = None
         with suppress(OSError):
-            self._written = self._content_state()
+            self._database_state = self._read_database_state()
 
     @property
     def is_only_wal_lost(self) -> bool:
@@ -290,9 +330,9 @@ class OpenFiles:
         path shows another file.
         """
         try:
-            if _identity(os.stat(self._directory)) != self._ids[0] or self._database_problem():
+            if _file_id(os.stat(self._directory)) != self._ids[0] or self._database_problem():
                 return False
-            return not os.path.lexists(self._wal) or _identity(os.stat(self._wal)) != self._ids[2]
+            return not os.path.lexists(self._wal) or _file_id(os.stat(self._wal)) != self._ids[2]
         except OSError:
             return False
 
@@ -307,13 +347,13 @@ class OpenFiles:
         problem, found = _file_problem(self._database, self._ids[1])
         if problem or found is None:
             return problem
-        written = self._written
-        if written is not None and (found.st_size, found.st_mtime_ns) == written[:2]:
+        known = self._database_state
+        if known is not None and (found.st_size, found.st_mtime_ns) == known[:2]:
             return ""
-        now = self._content_state()
-        if written is None or (now[2] == written[2] and found.st_size == written[0]):
-            # Only its time was changed.
-            self._written = now
+        now = self._read_database_state()
+        if known is None or (now[2] == known[2] and found.st_size == known[0]):
+            # Only the modification time has changed: `touch`, or a backup program.
+            self._database_state = now
             return ""
         return f"{self._database} was written to by another program. {_REMEDY}"
 
@@ -322,28 +362,31 @@ class OpenFiles:
         if problem or self._last_frame is None:
             return problem
         offset, header = self._last_frame
-        if os.pread(self._descriptors[2], _FRAME_HEADER, offset) != header:
+        if os.pread(self._descriptors[2], _FRAME_HEADER_SIZE, offset) != header:
             return f"{self._wal} was cut short or overwritten by another program. {_REMEDY}"
         return ""
 
-    def _content_state(self) -> tuple[int, int, bytes]:
+    def _read_database_state(self) -> tuple[int, int, bytes]:
+        """Return size, modification time and header. SQLite's header contains a change counter."""
         found = os.fstat(self._descriptors[1])
-        return found.st_size, found.st_mtime_ns, os.pread(self._descriptors[1], _DATABASE_HEADER, 0)
+        return found.st_size, found.st_mtime_ns, os.pread(self._descriptors[1], _DATABASE_HEADER_SIZE, 0)
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
+def _file_id(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
 def _file_problem(path: str, opened: tuple[int, int]) -> tuple[str, os.stat_result | None]:
-    """Compare what the path shows with the open file. More than one link lets another server open the same file."""
+    """Compare the file at the path with the open file. A second hard link would let another server open the file
+    under another name, with a WAL of its own.
+    """
     try:
         found = os.stat(path)
     except OSError as error:
-        if error.errno not in _GONE:
+        if error.errno not in _GONE_ERRNOS:
             raise
         return f"{path} is gone ({error.strerror}). {_REMEDY}", None
-    if _identity(found) != opened:
+    if _file_id(found) != opened:
         return f"{path} was replaced by another file. {_REMEDY}", found
     if found.st_nlink != 1:
         return f"{path} has {found.st_nlink} hard links: remove the others. {_REMEDY}", found

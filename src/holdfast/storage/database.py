@@ -1,4 +1,10 @@
-"""The database file: opened by one server, checked before use, written by one thread."""
+"""The database: exclusive access, checks before use, connections and threads.
+
+`Database.open` acquires the data directory, checks the file, creates or migrates it, and starts one writer thread and
+two reader threads. The file is checked before any byte of it is changed: a database that is damaged, incomplete, of
+another program or of a newer version is refused and left as it is, so that a backup or a newer version can still use
+it. `find_exposed_files` serves the warning at the start and `holdfast doctor`.
+"""
 
 import contextlib
 import ctypes
@@ -20,25 +26,39 @@ import msgspec
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageError, StorageUnavailable
 from holdfast.storage import schema
-from holdfast.storage.data_directory import Claims, DirectoryLock, OpenFiles, prepare, reserve, unusable
+from holdfast.storage.data_directory import (
+    Claims,
+    DirectoryLock,
+    OpenFiles,
+    create_directory,
+    preallocate_wal,
+    unusable_error,
+)
 from holdfast.storage.readers import Readers
-from holdfast.storage.schema import APPLICATION_ID, finish_upgrade, newest_version, parts_by_version, parts_of
-from holdfast.storage.thread_replies import translated
-from holdfast.storage.vacuum import LOG_BYTES
+from holdfast.storage.schema import (
+    APPLICATION_ID,
+    finish_upgrade,
+    newest_version,
+    schema_parts,
+    schema_parts_by_version,
+)
+from holdfast.storage.thread_replies import log_error, translate_error
+from holdfast.storage.vacuum import WAL_SIZE_LIMIT
 from holdfast.storage.writer import Probe, Work, Writer
 
-__all__ = ["Database", "ExposedFile", "check", "check_absence", "check_links", "open_to_others"]
+__all__ = ["Database", "ExposedFile", "check", "check_absence", "check_links", "find_exposed_files"]
 
-
-# Is this file a database of ours, whole, and not from the future? Asked before anything is written to it.
 
 _MAGIC = b"SQLite format 3\x00"
-_SMALL = 64 * 1024 * 1024
-"""Up to this size the whole file is read at every start; a larger one only after an unclean end."""
+_FULL_CHECK_LIMIT = 64 * 1024 * 1024
+"""Up to this size the whole file is checked at each start; a larger file only after an unclean end."""
 
 
 def check(path: Path) -> None:
-    """Raises `DatabaseDamaged` or `DatabaseTooNew` and leaves the files as they were."""
+    """Check that the file is an intact Holdfast database of a known version, and change nothing.
+
+    Raises `DatabaseDamaged`, `DatabaseTooNew` or `StorageUnavailable`.
+    """
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -46,18 +66,21 @@ def check(path: Path) -> None:
         raise StorageUnavailable(f"The database {path} cannot be read: {error.strerror}.") from None
     if magic != _MAGIC:
         raise _damaged(path, "is empty or cut short" if len(magic) < len(_MAGIC) else "is not a SQLite database")
-    scratch = Path(f"{path}-shm")
-    had_scratch = scratch.exists()
+    # Reading a database with a WAL creates the shared-memory file. Remove it again if the database is refused.
+    shared_memory = Path(f"{path}-shm")
+    had_shared_memory = shared_memory.exists()
     try:
         _check_contents(path)
     except BaseException:
-        if not had_scratch:
-            scratch.unlink(missing_ok=True)
+        if not had_shared_memory:
+            shared_memory.unlink(missing_ok=True)
         raise
 
 
 def check_absence(path: Path) -> None:
-    """A write-ahead log without its database must not meet a new one: it would be written into it."""
+    """Raise `DatabaseDamaged` if there is a write-ahead log without a database: SQLite would copy its pages into a
+    new database of the same name.
+    """
     wal = Path(f"{path}-wal")
     if wal.exists():
         raise DatabaseDamaged(
@@ -67,7 +90,9 @@ def check_absence(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """A second name of the database would let another server open it, with a write-ahead log of its own."""
+    """Raise `StorageUnavailable` if the database has a second hard link: another server could open it under that
+    name, with a write-ahead log of its own.
+    """
     links = path.stat().st_nlink
     if links > 1:
         raise StorageUnavailable(
@@ -80,7 +105,7 @@ def _check_contents(path: Path) -> None:
     wal = Path(f"{path}-wal")
     was_unclean = wal.exists() and wal.stat().st_size > 0
     try:
-        with contextlib.closing(_look(path, with_wal=was_unclean)) as connection:
+        with contextlib.closing(_open_readonly(path, with_wal=was_unclean)) as connection:
             application_id = connection.pragma("application_id")
             version = connection.pragma("user_version")
             if application_id != APPLICATION_ID:
@@ -88,7 +113,7 @@ def _check_contents(path: Path) -> None:
             if version > newest_version():
                 raise _too_new(path, version)
             _check_schema(path, connection, version)
-            is_thorough = was_unclean or path.stat().st_size <= _SMALL
+            is_thorough = was_unclean or path.stat().st_size <= _FULL_CHECK_LIMIT
             if is_thorough and connection.pragma("quick_check") != "ok":
                 raise _damaged(path, "is damaged")
     except (apsw.CorruptError, apsw.NotADBError):
@@ -98,21 +123,27 @@ def _check_contents(path: Path) -> None:
 
 
 def _check_schema(path: Path, connection: apsw.Connection, version: int) -> None:
-    """A migration meets only the tables it was written for, and the server only tables that are all there."""
-    expected, found = parts_by_version(), parts_of(connection)
+    """Compare tables, columns, indexes and triggers with those of the version in the header.
+
+    A migration must run only on the tables that it was written for, and a missing table is to be reported now rather
+    than by the first statement that needs it.
+    """
+    expected, found = schema_parts_by_version(), schema_parts(connection)
     if later := sorted(found & (expected[-1] - expected[max(0, version)])):
-        what = f"says that it has format {version}, but has parts of a later one ({later[0]}): its number was changed"
-        raise _damaged(path, what)
+        fault = f"is marked as format {version}, but has parts of a later format ({later[0]}): its number was changed"
+        raise _damaged(path, fault)
     if version < 1:
-        raise _damaged(path, f"says that it has format {version}, which there never was")
+        raise _damaged(path, f"is marked as format {version}, which never existed")
     if missing := sorted(expected[version] - found, key=lambda part: (not part.startswith("table"), part)):
         more = f" and {len(missing) - 1} other parts" if len(missing) > 1 else ""
         raise _damaged(path, f"lacks the {missing[0]}{more}")
 
 
-def _look(path: Path, *, with_wal: bool) -> apsw.Connection:
-    """A connection that changes nothing. After a crash the write-ahead log belongs to the database and has to be
-    read with it; otherwise the file is opened as if it could not change, which needs no files beside it.
+def _open_readonly(path: Path, *, with_wal: bool) -> apsw.Connection:
+    """Open a connection that changes nothing.
+
+    After a crash the WAL is part of the database and has to be read with it. Otherwise the file is opened as immutable,
+    for which SQLite creates no other files.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     options = "mode=ro" if with_wal else "mode=ro&immutable=1"
@@ -121,9 +152,9 @@ def _look(path: Path, *, with_wal: bool) -> apsw.Connection:
     return connection
 
 
-def _damaged(path: Path, what: str) -> DatabaseDamaged:
+def _damaged(path: Path, fault: str) -> DatabaseDamaged:
     return DatabaseDamaged(
-        f"The database {path} {what}. It was left untouched: restore a backup, move it and the files "
+        f"The database {path} {fault}. It was left untouched: restore a backup, move it and the files "
         "named like it away to start with an empty one, or choose another data directory."
     )
 
@@ -135,42 +166,43 @@ def _too_new(path: Path, version: int) -> DatabaseTooNew:
     )
 
 
-# Finds files and directories of the data directory that other users may read or write.
-
-_MOST = 20
-"""So many are reported: one command mends them all."""
+_MAX_REPORTED = 20
+"""Maximum number of exposed files to report. One `chmod` corrects them all."""
 
 
 class ExposedFile(msgspec.Struct, frozen=True):
-    """A path with loose permissions. `wanted` is the mode it should have."""
+    """A path that other users may read or change. `wanted` is the mode that it should have."""
 
     path: str
     mode: int
     wanted: int
 
     @property
-    def what(self) -> str:
-        deed = "change" if self.mode & 0o022 else "read"
-        return f"other users may {deed} it (mode {self.mode:o}): conversations and keys are there."
+    def description(self) -> str:
+        """The problem as the second half of a sentence that begins with the path."""
+        access = "change" if self.mode & 0o022 else "read"
+        return f"other users may {access} it (mode {self.mode:o}), and it contains conversations and keys."
 
 
-def open_to_others(data_dir: Path) -> list[ExposedFile]:
-    """The data directory and everything in it that is open to group or others, the first few of them."""
-    return list(islice(_loose(str(data_dir)), _MOST))
+def find_exposed_files(data_dir: Path) -> list[ExposedFile]:
+    """Return the paths of the data directory that group or others may access, at most `_MAX_REPORTED`."""
+    return list(islice(_iter_exposed(str(data_dir)), _MAX_REPORTED))
 
 
-def _loose(data_dir: str) -> Iterator[ExposedFile]:
+def _iter_exposed(data_dir: str) -> Iterator[ExposedFile]:
     for directory, names, files in os.walk(data_dir, onerror=lambda _: None):
         names.sort()
         is_private = directory == data_dir or os.path.basename(directory) == "logs"
-        yield from _checked(directory, 0o700, 0o077 if directory == data_dir else 0o002)
+        yield from _exposed(directory, 0o700, 0o077 if directory == data_dir else 0o002)
         for name in sorted(files):
-            # Other files below have the modes that commands gave them: the data directory keeps others out.
+            # Files of deeper directories have the modes that commands gave them. They are protected by the mode of the
+            # data directory, so only those that every user may write are reported.
             refused = 0o077 if is_private or name == "config.json" else 0o002
-            yield from _checked(os.path.join(directory, name), 0o600, refused)
+            yield from _exposed(os.path.join(directory, name), 0o600, refused)
 
 
-def _checked(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
+def _exposed(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
+    """Yield the path if its mode has one of the `refused` bits. A symbolic link has no mode of its own."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -180,37 +212,40 @@ def _checked(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
         yield ExposedFile(path, mode, wanted)
 
 
-# The database file: opened by one server, checked before use, written by one thread.
-
 T = TypeVar("T")
 _FILE = "holdfast.db"
 _READERS = 2
-CLOSE_SECONDS = 30.0
-"""How long closing waits for each thread. One on a disk that hangs never ends, and the server has to."""
+CLOSE_TIMEOUT = 30.0
+"""Maximum seconds to wait for each thread when closing. A thread on a disk that hangs never stops, but the server has
+to.
+"""
 _log = logging.getLogger("holdfast.storage")
 
 
 class Database:
-    """Use `open`. Reads and writes are functions of a connection; they run in threads, within a transaction."""
+    """An open database. Create it with `open`.
+
+    Reads and writes are functions of a connection. They run in a storage thread, within a transaction.
+    """
 
     def __init__(
         self,
         release: ExitStack,
         path: Path,
         connections: list[apsw.Connection],
-        tidy: Work[None],
+        maintenance: Work[None],
         probe: Probe | None,
     ) -> None:
         self._release = release
         self._connections = connections
         self._is_closed = False
-        self._end = threading.Lock()
+        self._close_lock = threading.Lock()
         files: list[OpenFiles] = []
         with ExitStack() as undo:
-            undo.callback(_let_go, connections, files)
+            undo.callback(_close_all, connections, files)
             self._files = OpenFiles(path.parent, path)
             files.append(self._files)
-            self._writer = Writer(connections[0], self._files, partial(reserve, path), tidy, probe)
+            self._writer = Writer(connections[0], self._files, partial(preallocate_wal, path), maintenance, probe)
             undo.callback(self._writer.close)
             self._readers = Readers(connections[1:])
             undo.pop_all()
@@ -220,26 +255,27 @@ class Database:
         cls,
         data_dir: Path,
         *,
-        tidy: Work[None] = lambda _connection: None,
+        maintenance: Work[None] = lambda _connection: None,
         probe: Probe | None = None,
         vfs: str | None = None,
     ) -> "Database":
-        """Lock the directory, check the database, make or migrate it, start the threads.
+        """Acquire the directory, check the database, create or migrate it, and start the threads. Blocks.
 
-        Raises `DataDirectoryBusy`, `DatabaseDamaged`, `DatabaseTooNew` or `StorageUnavailable`. `vfs` names
-        the SQLite file layer to write through; tests use it to let files fail.
+        `maintenance` runs in the writer thread between groups of jobs. `probe` is described at `Writer`. `vfs` names
+        the SQLite file layer to use; tests inject faults through it. Raises `DataDirectoryBusy`, `DatabaseDamaged`,
+        `DatabaseTooNew` or `StorageUnavailable`.
         """
         release = ExitStack()
         try:
-            path = _owned(data_dir, release, vfs)
-            return cls(release, path, _connections(path, vfs), tidy, probe)
+            path = _acquire_directory(data_dir, release, vfs)
+            return cls(release, path, _open_connections(path, vfs), maintenance, probe)
         except BaseException as error:
             release.close()
             if isinstance(error, StorageError) or not isinstance(error, (apsw.Error, OSError)):
                 raise
             if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise unusable(data_dir, error) from None
-            raise translated(error) from None
+                raise unusable_error(data_dir, error) from None
+            raise translate_error(error) from None
 
     def problem(self) -> str:
         """Return why nothing can be stored although the disk works, or an empty string. Costs a few stat calls."""
@@ -249,30 +285,32 @@ class Database:
             return f"The data directory cannot be checked: {error.strerror}."
 
     async def read(self, work: Work[T]) -> T:
-        """Sees every write answered before this call."""
+        """Run `work` in a read transaction that sees every write whose result was delivered before this call."""
         return await self._readers.read(work)
 
     async def write(self, work: Work[T], *, sync: bool, erases: bool = False) -> T:
-        """With `sync`, on the disk before this returns; with `erases`, what it deleted is in no file any more. Takes
-        its place in the order before the first await.
+        """Run `work` in the writer thread and return its result after the commit.
+
+        With `sync`, the commit is on disk by then. With `erases`, the content that `work` deleted is in none of the
+        files any more. Writes are executed in the order of the calls: the position is taken before the first await.
         """
         return await self._writer.submit(work, sync=sync, erases=erases).future
 
     def close(self) -> None:
-        """Do what was asked for, put everything into the one file, let go of the directory. Blocks each caller.
+        """Finish the submitted work, copy the WAL into the database, and release the directory. Blocks each caller.
 
-        A thread that does not end keeps files and directory, for it may still write: until the process ends, or until
-        this is called once more.
+        If a thread does not stop in time, files and directory stay locked, because the thread may still write; a later
+        call tries again.
         """
-        with self._end:
+        with self._close_lock:
             if self._is_closed:
                 return
-            has_ended = [self._writer.close(CLOSE_SECONDS), self._readers.close(CLOSE_SECONDS)]
+            has_ended = [self._writer.close(CLOSE_TIMEOUT), self._readers.close(CLOSE_TIMEOUT)]
             if all(has_ended):
                 self._is_closed = True
                 self._close_files()
             else:
-                _log.error("the storage is still at work after %g s: its files stay open", CLOSE_SECONDS)
+                _log.error("the storage threads have not stopped after %g s: their files stay open", CLOSE_TIMEOUT)
 
     def _close_files(self) -> None:
         writer, *readers = self._connections
@@ -280,25 +318,29 @@ class Database:
             for reader in readers:
                 _close(reader)
             if self.problem():
-                _keep_paths(writer)
+                _keep_wal_on_close(writer)
             else:
                 writer.pragma("synchronous", "FULL")
                 writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error as error:
-            translated(error)
+            log_error(error)
         finally:
             with self._release:
-                _let_go([writer], [self._files])
+                _close_all([writer], [self._files])
 
 
-def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
-    """Take the data directory, with everything that keeps other servers away, and make sure there is a database."""
+def _acquire_directory(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
+    """Acquire the data directory exclusively, and create or check its database. Return the database's path.
+
+    The order matters: the path is claimed before anything is created at it, and each file is claimed before it is read.
+    `release` receives the calls that undo the acquisition.
+    """
     claims = Claims(data_dir)
     release.callback(claims.release)
     claims.claim_path()
-    prepare(data_dir)
-    for item in open_to_others(data_dir):
-        _log.warning("%s: %s Use: chmod %o %s", item.path, item.what, item.wanted, item.path)
+    create_directory(data_dir)
+    for item in find_exposed_files(data_dir):
+        _log.warning("%s: %s Use: chmod %o %s", item.path, item.description, item.wanted, item.path)
     release.callback(DirectoryLock(data_dir).release)
     claims.claim_file(data_dir)
     path = data_dir / _FILE
@@ -313,9 +355,11 @@ def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
     return path
 
 
-def _let_go(connections: list[apsw.Connection], files: list[OpenFiles]) -> None:
-    """Close everything that was opened, the writing connection last. Descriptors of the database are closed after its
-    connections.
+def _close_all(connections: list[apsw.Connection], files: list[OpenFiles]) -> None:
+    """Close the connections, the writing one last, and then the descriptors of their files.
+
+    POSIX drops all locks of a process on a file when any of its descriptors is closed, so a descriptor that was closed
+    earlier would take SQLite's locks away.
     """
     try:
         for connection in reversed(connections):
@@ -326,38 +370,40 @@ def _let_go(connections: list[apsw.Connection], files: list[OpenFiles]) -> None:
 
 
 def _close(connection: apsw.Connection) -> None:
-    """Close it, whatever its file says."""
+    """Close a connection, by force if its file reports an error."""
     try:
         connection.close()
     except apsw.Error as error:
-        translated(error)
+        log_error(error)
         connection.close(force=True)
 
 
-def _keep_paths(connection: apsw.Connection) -> None:
-    """Close without a checkpoint and without removing the WAL: the path may show the files of another database."""
+def _keep_wal_on_close(connection: apsw.Connection) -> None:
+    """Let the connection close without a checkpoint and without deleting the WAL: the path may show the files of
+    another database.
+    """
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     is_kept = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(is_kept))
 
 
-def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
-    """The writing connection, then the reading ones."""
+def _open_connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
+    """Return the writing connection, followed by the reading ones, after all pending migrations."""
     opened: list[apsw.Connection] = []
     try:
         opened.append(_connect(path, apsw.SQLITE_OPEN_READWRITE, vfs))
         opened[0].pragma("journal_mode", "WAL")
-        opened[0].pragma("journal_size_limit", LOG_BYTES)
+        opened[0].pragma("journal_size_limit", WAL_SIZE_LIMIT)
         opened[0].pragma("foreign_keys", 1)
         opened[0].pragma("secure_delete", 1)
         schema.migrate(opened[0])
         finish_upgrade(opened[0], path.parent)
         for _ in range(_READERS):
             opened.append(_connect(path, apsw.SQLITE_OPEN_READONLY, vfs))
-            # SQLite opens the files beside the database at the first read. The path must not be needed later.
+            # SQLite opens WAL and shared memory at the first read. Do it now: later the path may show other files.
             opened[-1].execute("SELECT count(*) FROM workspaces").fetchall()
     except BaseException:
-        _let_go(opened, [])
+        _close_all(opened, [])
         raise
     return opened
 

@@ -1,4 +1,10 @@
-"""The ledger on SQLite. Its contract is the engine's `Ledger` port."""
+"""The ledger on SQLite: batches of writes, repeated batches, and reads. Its contract is the engine's `Ledger` port.
+
+A batch is one job of the writer thread. It is identified by its ticket, which only increases within an epoch, and its
+answers are stored in the row of the workspace. If the same ticket is committed again, because the first result was
+unknown, the stored answers are returned and nothing is written twice. The stored form is small: events are in the log
+already, and most receipts can be derived from them.
+"""
 
 import asyncio
 import time
@@ -36,64 +42,176 @@ from holdfast.storage import workspace_table
 from holdfast.storage.database import Database
 from holdfast.storage.event_log import EventLog, Retention
 from holdfast.storage.operations import execute
-from holdfast.storage.stats import counted
+from holdfast.storage.stats import collect_stats
 from holdfast.storage.tables import FileTable, MessageTable, RequestTable, RunTable, SessionTable
 from holdfast.storage.writer import Probe
 
-__all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch", "pack", "unpack"]
+__all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch", "pack_answers", "unpack_answers"]
 
 
-# What the last batch was answered, kept small: events stand in the log, and most receipts follow from them.
+class WorkspaceTables:
+    """All tables of one workspace over one connection. Implements `operations.Tables`.
+
+    Create one for each batch and each read: the tables cache the rows that they have read.
+    """
+
+    def __init__(self, connection: apsw.Connection, workspace: int) -> None:
+        self.runs = RunTable(connection, workspace)
+        self.messages = MessageTable(connection, workspace)
+        self.sessions = SessionTable(connection, workspace, self.runs, self.messages)
+        self.files = FileTable(connection, workspace)
+        self.requests = RequestTable(connection, workspace)
+        self.log = EventLog(connection, workspace)
+        self.admission = self.runs.admission
+
+    def clear_cache(self) -> None:
+        """Discard cached rows after a rollback."""
+        self.runs.clear_cache()
+        self.sessions.clear_cache()
+        self.messages.clear_cache()
+        self.log.clear_cache()
 
 
-class _Done(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
-    """A receipt that names other runs than those it created."""
+class Batch(msgspec.Struct, frozen=True):
+    """Writes of one workspace that are committed together. Each of them is done or refused on its own."""
+
+    workspace: WorkspaceId
+    epoch: int
+    ticket: int
+    writes: tuple[Write, ...]
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The answers of a batch, the key of its workspace, and the newest event number before and after it."""
+
+    answers: Sequence[Answer]
+    key: int
+    before: int
+    newest: int
+
+
+def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committed:
+    """Apply a batch and store its events with the time `at`. If the ticket was committed before, return its answers.
+
+    A workspace that was closed properly refuses all writes: an unsynced write could be lost in a power cut after its
+    events were published, and the next owner, which does not leave a gap after a clean end, would reuse their numbers.
+    """
+    row = workspace_table.require_owner(connection, batch.workspace, batch.epoch)
+    if row.clean:
+        raise OwnerChanged("The workspace was closed: open it again before writing to it.")
+    rows = WorkspaceTables(connection, row.key)
+    if batch.ticket == row.ticket:
+        packed = workspace_table.last_answers(connection, row)
+        return Committed(unpack_answers(packed, row.newest, rows.log, rows.runs), row.key, row.newest, row.newest)
+    if batch.ticket < row.ticket:
+        raise StorageUnknown("A later batch was already stored; the result of this one is no longer known.")
+    answers = _apply_writes(connection, batch.writes, rows, row.newest)
+    receipts = [answer for answer in answers if isinstance(answer, Receipt)]
+    entries = [entry for receipt in receipts for entry in receipt.entries]
+    rows.log.append(entries, at)
+    workspace_table.advance(
+        connection, row, event_count=len(entries), ticket=batch.ticket, answers=pack_answers(answers)
+    )
+    return Committed(answers, row.key, row.newest, row.newest + len(entries))
+
+
+def _apply_writes(
+    connection: apsw.Connection, writes: Sequence[Write], rows: WorkspaceTables, newest: int
+) -> list[Answer]:
+    """Apply the writes in order. Consecutive accepts share their look-ups and are inserted together."""
+    answers: list[Answer] = []
+    for are_admits, consecutive in groupby(writes, _is_plain_admit):
+        group = list(consecutive)
+        if are_admits and len(group) > 1:
+            operations = [operation for write in group for operation in write.operations]
+            rows.runs.begin_admissions([operation for operation in operations if isinstance(operation, Admit)])
+        for write in group:
+            answer = _apply(connection, write, rows, newest)
+            if isinstance(answer, Receipt):
+                newest += len(answer.entries)
+            answers.append(answer)
+        rows.runs.end_admissions()
+    return answers
+
+
+def _is_plain_admit(write: Write) -> bool:
+    """Return True if the write is an accept that changes no other run."""
+    if len(write.operations) != 1:
+        return False
+    operation = write.operations[0]
+    return isinstance(operation, Admit) and operation.run.delivery != "interrupt"
+
+
+def _apply(connection: apsw.Connection, write: Write, rows: WorkspaceTables, newest: int) -> Answer:
+    """Apply one write, and roll it back if it is refused.
+
+    A refused operation has stored nothing itself, so only a write of several operations needs a savepoint. A savepoint
+    is expensive: SQLite copies each page that is changed after it.
+    """
+    if len(write.operations) < 2:
+        return execute(write, rows, newest)
+    connection.execute("SAVEPOINT write")
+    answer = execute(write, rows, newest)
+    if isinstance(answer, Refusal):
+        connection.execute("ROLLBACK TO write")
+        rows.clear_cache()
+    connection.execute("RELEASE write")
+    return answer
+
+
+class _PackedReceipt(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
+    """Stored form of a receipt that names other runs than those it created. Prompts are left out."""
 
     count: int = 0
     runs: tuple[Run, ...] = ()
 
 
-class _Refused(msgspec.Struct, frozen=True, tag="refused"):
+class _PackedRefusal(msgspec.Struct, frozen=True, tag="refused"):
+    """Stored form of a refusal."""
+
     reason: RefusalReason
 
 
 _encoder = msgspec.json.Encoder()
-# A number is a receipt with so many entries, which names the runs that they created.
-_decoder = msgspec.json.Decoder(tuple[int | _Done | _Refused, ...])
+# An integer stands for a receipt with that many entries, which names exactly the runs that they created.
+_decoder = msgspec.json.Decoder(tuple[int | _PackedReceipt | _PackedRefusal, ...])
 _event_decoder: msgspec.json.Decoder[DurableEvent] = msgspec.json.Decoder(DurableEvent)
 
 
-def pack(answers: Iterable[Answer]) -> bytes:
-    return _encoder.encode([_packed(answer) for answer in answers])
+def pack_answers(answers: Iterable[Answer]) -> bytes:
+    """Encode the answers of a batch without the content of their events."""
+    return _encoder.encode([_pack_answer(answer) for answer in answers])
 
 
-def _packed(answer: Answer) -> int | _Done | _Refused:
+def _pack_answer(answer: Answer) -> int | _PackedReceipt | _PackedRefusal:
     match answer:
         case Receipt(entries=entries, runs=runs):
-            if runs == _created(entries):
+            if runs == _created_runs(entries):
                 return len(entries)
-            return _Done(len(entries), tuple(msgspec.structs.replace(run, prompt="") for run in runs))
+            return _PackedReceipt(len(entries), tuple(msgspec.structs.replace(run, prompt="") for run in runs))
         case Refusal(reason=reason):
-            return _Refused(reason)
+            return _PackedRefusal(reason)
         case _:
             assert_never(answer)
 
 
-def _created(entries: Iterable[Entry]) -> tuple[Run, ...]:
+def _created_runs(entries: Iterable[Entry]) -> tuple[Run, ...]:
     events = [entry.event for entry in entries]
     return tuple(
-        [event.payload.payload for event in events if type(event) is RunEvent and event.payload.type == "created"]
+        [event.change.object for event in events if type(event) is RunEvent and event.change.type == "created"]
     )
 
 
-def unpack(packed: bytes, newest: int, log: EventLog, runs: RunTable) -> Sequence[Answer]:
-    """The answers as they were given. `newest` is the number that the batch had come to."""
+def unpack_answers(packed: bytes, newest: int, log: EventLog, runs: RunTable) -> Sequence[Answer]:
+    """Restore the answers of the last batch from their stored form and the log. `newest` is its last event number."""
     items = _decoder.decode(packed) if packed else ()
-    counts = [0 if isinstance(item, _Refused) else item if isinstance(item, int) else item.count for item in items]
+    counts = [
+        0 if isinstance(item, _PackedRefusal) else item if isinstance(item, int) else item.count for item in items
+    ]
     answers: list[Answer] = []
     before = newest - sum(counts)
     for item, count in zip(items, counts, strict=True):
-        if isinstance(item, _Refused):
+        if isinstance(item, _PackedRefusal):
             answers.append(Refusal(item.reason))
         else:
             answers.append(_receipt(item, _entries(log, before, count), runs))
@@ -106,9 +224,9 @@ def _entries(log: EventLog, before: int, count: int) -> tuple[Entry, ...]:
     return tuple(Entry(number, _event_decoder.decode(body), body) for number, body in rows)
 
 
-def _receipt(item: int | _Done, entries: tuple[Entry, ...], table: RunTable) -> Receipt:
+def _receipt(item: int | _PackedReceipt, entries: tuple[Entry, ...], table: RunTable) -> Receipt:
     if isinstance(item, int):
-        return Receipt(entries, _created(entries))
+        return Receipt(entries, _created_runs(entries))
     return Receipt(entries, tuple(_with_prompt(run, entries, table) for run in item.runs))
 
 
@@ -117,126 +235,20 @@ def _with_prompt(run: Run, entries: Iterable[Entry], table: RunTable) -> Run:
 
 
 def _prompt(run_id: RunId, entries: Iterable[Entry], table: RunTable) -> str:
-    """From the event that admitted the run, if the batch did that: a later write may have removed the row."""
-    for created in _created(entries):
+    """Return the prompt of a run, preferably from its `created` event: a later write of the same batch may have removed
+    the row.
+    """
+    for created in _created_runs(entries):
         if created.run_id == run_id:
             return created.prompt
     run = table.get(run_id)
     return run.prompt if run is not None else ""
 
 
-# All tables of one workspace over one connection; what the operations call `Tables`.
-
-
-class WorkspaceTables:
-    """Cheap to make: one for every batch and every read. What it has looked up it knows until it is told to forget."""
-
-    def __init__(self, connection: apsw.Connection, workspace: int) -> None:
-        self.runs = RunTable(connection, workspace)
-        self.messages = MessageTable(connection, workspace)
-        self.sessions = SessionTable(connection, workspace, self.runs, self.messages)
-        self.files = FileTable(connection, workspace)
-        self.requests = RequestTable(connection, workspace)
-        self.log = EventLog(connection, workspace)
-        self.admission = self.runs.admission
-
-    def forget(self) -> None:
-        """Something was undone."""
-        self.runs.forget()
-        self.sessions.forget()
-        self.messages.forget()
-        self.log.forget()
-
-
-# A batch of writes, carried out within the writer's transaction.
-
-
-class Batch(msgspec.Struct, frozen=True):
-    workspace: WorkspaceId
-    epoch: int
-    ticket: int
-    writes: tuple[Write, ...]
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """What a batch was answered, and how far it took the numbering of the workspace with this key."""
-
-    answers: Sequence[Answer]
-    key: int
-    before: int
-    newest: int
-
-
-def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committed:
-    """Do the batch, or answer again what was answered when this ticket came first.
-
-    A workspace that was closed in good order is no longer owned: a write that is not synced could be lost with its
-    numbers, and the next owner would not know that they were seen.
-    """
-    row = workspace_table.owned(connection, batch.workspace, batch.epoch)
-    if row.clean:
-        raise OwnerChanged("The workspace was closed: open it again before writing to it.")
-    rows = WorkspaceTables(connection, row.key)
-    if batch.ticket == row.ticket:
-        packed = workspace_table.answers(connection, row)
-        return Committed(unpack(packed, row.newest, rows.log, rows.runs), row.key, row.newest, row.newest)
-    if batch.ticket < row.ticket:
-        raise StorageUnknown("A later batch was written already; what became of this one is no longer known.")
-    answers = _carry_out(connection, batch.writes, rows, row.newest)
-    receipts = [answer for answer in answers if isinstance(answer, Receipt)]
-    entries = [entry for receipt in receipts for entry in receipt.entries]
-    rows.log.append(entries, at)
-    workspace_table.advance(connection, row, said=len(entries), ticket=batch.ticket, answers=pack(answers))
-    return Committed(answers, row.key, row.newest, row.newest + len(entries))
-
-
-def _carry_out(
-    connection: apsw.Connection, writes: Sequence[Write], rows: WorkspaceTables, newest: int
-) -> list[Answer]:
-    """Each write in its turn. Accepts that follow upon each other share what they have to look up."""
-    answers: list[Answer] = []
-    for are_accepts, stretch in groupby(writes, _is_plain_accept):
-        alike = list(stretch)
-        if are_accepts and len(alike) > 1:
-            rows.runs.foresee([admit for write in alike for admit in write.operations if isinstance(admit, Admit)])
-        for write in alike:
-            answer = _perform(connection, write, rows, newest)
-            if isinstance(answer, Receipt):
-                newest += len(answer.entries)
-            answers.append(answer)
-        rows.runs.settle()
-    return answers
-
-
-def _is_plain_accept(write: Write) -> bool:
-    """An accept that changes no other run."""
-    if len(write.operations) != 1:
-        return False
-    operation = write.operations[0]
-    return isinstance(operation, Admit) and operation.run.delivery != "interrupt"
-
-
-def _perform(connection: apsw.Connection, write: Write, rows: WorkspaceTables, newest: int) -> Answer:
-    """A refused operation has stored nothing itself, so only what came before it in the same write is undone.
-
-    A savepoint costs a copy of every page that is changed after it: one for each of many writes is dear.
-    """
-    if len(write.operations) < 2:
-        return execute(write, rows, newest)
-    connection.execute("SAVEPOINT write")
-    answer = execute(write, rows, newest)
-    if isinstance(answer, Refusal):
-        connection.execute("ROLLBACK TO write")
-        rows.forget()
-    connection.execute("RELEASE write")
-    return answer
-
-
-# The ledger on SQLite. Its contract is the engine's `Ledger` port.
-
 T = TypeVar("T")
 
 _ENDED_IN_SNAPSHOT = 50
+"""Number of ended runs in a snapshot."""
 
 
 def _system_ms() -> int:
@@ -244,10 +256,9 @@ def _system_ms() -> int:
 
 
 class SqliteLedger:
-    """One data directory, many workspaces. Opening and locking happen in the constructor, which blocks.
+    """The ledger of one data directory, for all its workspaces. The constructor opens and locks it, and blocks.
 
-    `now_ms` dates events: for the retention, and for who looks back. `probe` is called in the writer thread at
-    "before", "executed" and "committed" of every group; `vfs` names the SQLite file layer to write through.
+    `now_ms` is the clock for the times of events. `probe` is described at `Writer`, `vfs` at `Database.open`.
     """
 
     def __init__(
@@ -261,16 +272,17 @@ class SqliteLedger:
     ) -> None:
         self._retention = retention or Retention()
         self._now_ms = now_ms
-        # Workspaces whose log is to be looked at. Only the writer thread touches it.
+        # Keys of workspaces whose log has to be pruned. Used by the writer thread only.
         self._due: set[int] = set()
-        self._database = Database.open(data_dir, tidy=self._prune, probe=probe, vfs=vfs)
+        self._database = Database.open(data_dir, maintenance=self._prune, probe=probe, vfs=vfs)
 
     @property
     def database(self) -> Database:
+        """The database, for tests and measurements."""
         return self._database
 
     async def close(self) -> None:
-        """Finish what was asked, then close. Later calls raise `StorageUnavailable`."""
+        """Finish the submitted work, then close. Later calls raise `StorageUnavailable`."""
         await asyncio.to_thread(self._database.close)
 
     async def problem(self) -> str:
@@ -278,13 +290,15 @@ class SqliteLedger:
         if not self._database.problem():
             return ""
         try:
-            # The writer decides: its own checkpoint may just be changing the file.
+            # Only the writer can decide: at this moment its own checkpoint may be changing the file.
             await self._database.write(lambda _: None, sync=False)
         except StorageError as error:
             return str(error)
         return ""
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
+        """Take over the workspace at `path` with a new epoch. Writes of earlier epochs are refused from now on."""
+
         def take_over(connection: apsw.Connection) -> WorkspaceRecord:
             row = workspace_table.take_over(connection, path)
             self._due.add(row.key)
@@ -294,17 +308,23 @@ class SqliteLedger:
         return await self._database.write(take_over, sync=True)
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
+        """Mark the workspace as closed properly. No effect if `epoch` is not the current one."""
         await self._database.write(
             lambda connection: workspace_table.mark_clean(connection, workspace, epoch),
             sync=True,
         )
 
     async def unfinished_workspaces(self) -> Sequence[str]:
-        return await self._database.read(workspace_table.unfinished)
+        """Return the paths of the workspaces with runs that have not ended."""
+        return await self._database.read(workspace_table.paths_with_open_runs)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
+        """Commit writes as one batch and return a receipt or a refusal for each. Repeatable with the same ticket.
+
+        Raises `OwnerChanged` if `epoch` is not the current one, and other `StorageError`s.
+        """
         batch = Batch(workspace, epoch, ticket, tuple(writes))
 
         def commit(connection: apsw.Connection) -> Sequence[Answer]:
@@ -318,37 +338,48 @@ class SqliteLedger:
         return await self._database.write(commit, sync=any(write.sync for write in batch.writes), erases=erases)
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
-        """Asked of the writer, so that it comes after every batch that is still on its way."""
+        """Return ticket and answers of the last stored batch.
 
-        def look(connection: apsw.Connection) -> tuple[int, Sequence[Answer]]:
-            row = workspace_table.owned(connection, workspace, epoch)
+        Runs in the writer thread and therefore after all batches that were submitted before.
+        """
+
+        def read(connection: apsw.Connection) -> tuple[int, Sequence[Answer]]:
+            row = workspace_table.require_owner(connection, workspace, epoch)
             rows = WorkspaceTables(connection, row.key)
-            return row.ticket, unpack(workspace_table.answers(connection, row), row.newest, rows.log, rows.runs)
+            return row.ticket, unpack_answers(
+                workspace_table.last_answers(connection, row), row.newest, rows.log, rows.runs
+            )
 
-        return await self._database.write(look, sync=False)
+        return await self._database.write(read, sync=False)
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """Return numbers and bodies of the events after `cursor`, at most `limit`."""
         return await self._read(workspace, lambda rows: rows.log.after(cursor, limit))
 
     async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        """Return numbers, times and bodies of the events after `cursor`, at most `limit`."""
         return await self._read(workspace, lambda rows: rows.log.dated_after(cursor, limit))
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
-        def look(connection: apsw.Connection) -> tuple[int, int]:
+        """Return the numbers of the oldest and the newest event. The oldest is larger if the log is empty."""
+
+        def read(connection: apsw.Connection) -> tuple[int, int]:
             row = workspace_table.find(connection, workspace)
             if row is None:
                 return 1, 0
             return EventLog(connection, row.key).oldest() or row.newest + 1, row.newest
 
-        return await self._database.read(look)
+        return await self._database.read(read)
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
-        def look(connection: apsw.Connection) -> Snapshot:
+        """Return the state of a workspace at one cursor, with the messages of one session."""
+
+        def read(connection: apsw.Connection) -> Snapshot:
             row = workspace_table.find(connection, workspace)
             if row is None:
                 return Snapshot(0, 0, (), (), ())
             rows = WorkspaceTables(connection, row.key)
-            runs = rows.runs.every_open() + rows.runs.last_ended(_ENDED_IN_SNAPSHOT)
+            runs = rows.runs.all_open() + rows.runs.recently_ended(_ENDED_IN_SNAPSHOT)
             return Snapshot(
                 cursor=row.newest,
                 epoch=row.epoch,
@@ -357,58 +388,70 @@ class SqliteLedger:
                 runs=tuple(sorted(runs, key=lambda run: run.number)),
             )
 
-        return await self._database.read(look)
+        return await self._database.read(read)
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
-        return await self._read(workspace, lambda rows: rows.sessions.top())
+        """Return the sessions without a parent, latest change first."""
+        return await self._read(workspace, lambda rows: rows.sessions.top_level())
 
     async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None:
+        """Return a session, or None."""
         return await self._read(workspace, lambda rows: rows.sessions.get(session))
 
     async def messages(self, workspace: WorkspaceId, session: SessionId) -> Sequence[Message]:
+        """Return the messages of a session in conversation order."""
         return await self._read(workspace, lambda rows: rows.messages.of_session(session))
 
     async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]:
+        """Return the messages of a run in conversation order."""
         return await self._read(workspace, lambda rows: rows.messages.of_run(run))
 
     async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
+        """Return a run with its input, or None."""
         return await self._read(workspace, lambda rows: rows.runs.record(run))
 
     async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
-        def look(rows: WorkspaceTables) -> Briefing | None:
+        """Return a run with its session and the session's messages from one snapshot, or None."""
+
+        def read(rows: WorkspaceTables) -> Briefing | None:
             record = rows.runs.record(run)
             session = None if record is None else rows.sessions.get(record.run.session_id)
             if record is None or session is None:
                 return None
             return Briefing(record, session, tuple(rows.messages.of_session(session.id)))
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
-        return await self._read(workspace, lambda rows: rows.runs.every_open())
+        """Return all runs without an outcome, in queue order."""
+        return await self._read(workspace, lambda rows: rows.runs.all_open())
 
     async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
+        """Return runs of one session or of all, newest first. `before` is a number, 0 for the newest page."""
         return await self._read(workspace, lambda rows: rows.runs.page(session, limit, before))
 
     async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
+        """Return all file versions of a session by path and version."""
         return await self._read(workspace, lambda rows: rows.files.of_session(session))
 
     async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None:
+        """Return the read mark of a file, or None."""
         return await self._read(workspace, lambda rows: rows.files.read_mark(session, path))
 
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
+        """Return the read marks of a session, latest first."""
         return await self._read(workspace, lambda rows: rows.files.read_marks(session))
 
     async def stats(self, workspace: WorkspaceId | None, zone: int = 0) -> Stats:
-        """What was done, in one workspace or in all, by a clock that is `zone` minutes ahead of UTC."""
-        return await self._database.read(lambda connection: counted(connection, workspace, zone))
+        """Return usage figures of one workspace or of all, by a clock that is `zone` minutes ahead of UTC."""
+        return await self._database.read(lambda connection: collect_stats(connection, workspace, zone))
 
-    async def _read(self, workspace: WorkspaceId, look: Callable[[WorkspaceTables], T]) -> T:
-        """An unknown workspace reads as an empty one: no row has the key 0."""
+    async def _read(self, workspace: WorkspaceId, read: Callable[[WorkspaceTables], T]) -> T:
+        """Read from the tables of a workspace. An unknown workspace reads as an empty one: no row has the key 0."""
 
         def work(connection: apsw.Connection) -> T:
             row = workspace_table.find(connection, workspace)
-            return look(WorkspaceTables(connection, 0 if row is None else row.key))
+            return read(WorkspaceTables(connection, 0 if row is None else row.key))
 
         return await self._database.read(work)
 
@@ -416,5 +459,5 @@ class SqliteLedger:
         for key in tuple(self._due):
             with connection:
                 EventLog(connection, key).prune(self._retention, self._now_ms())
-            # One that fails stays due, and is tried again after a later group.
+            # If pruning fails, the key stays in the set and a later group tries again.
             self._due.discard(key)

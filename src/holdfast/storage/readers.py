@@ -1,4 +1,7 @@
-"""The threads that read, each with a connection of its own. Readers and the writer never wait for each other."""
+"""The reader threads, each with a connection of its own.
+
+With a write-ahead log, readers and the writer do not block each other: each read transaction sees one snapshot.
+"""
 
 import queue
 import threading
@@ -7,7 +10,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.storage.thread_replies import closed, deliver, translated
+from holdfast.storage.thread_replies import closed_error, deliver, translate_error
 from holdfast.storage.writer import Job, Work
 
 __all__ = ["Readers"]
@@ -16,12 +19,14 @@ T = TypeVar("T")
 
 
 class Readers:
-    """Each read is one read transaction: it sees all that was answered before it started, and one state of it."""
+    """Threads that execute reads. Each read is one transaction: it sees one snapshot, which includes every write whose
+    result was delivered before the read was submitted.
+    """
 
     def __init__(self, connections: Sequence[apsw.Connection]) -> None:
         self._connections = connections
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        self._door = threading.Lock()
+        self._submit_lock = threading.Lock()
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._run, args=(connection,), name=f"holdfast-reader-{index}", daemon=True)
@@ -35,29 +40,32 @@ class Readers:
             raise
 
     async def read(self, work: Work[T]) -> T:
+        """Run `work` in the next free reader thread and return its result."""
         job = Job(work, sync=False)
-        with self._door:
+        with self._submit_lock:
             if self._is_closed:
-                raise closed()
+                raise closed_error()
             self._jobs.put(job)
         return await job.reply.future
 
-    def close(self, patience_seconds: float | None = None) -> bool:
-        """Finish what was asked, then stop. Blocks, for each thread. Returns whether all have stopped."""
-        with self._door:
+    def close(self, timeout: float | None = None) -> bool:
+        """Finish the submitted reads, then stop. Blocks up to `timeout` seconds for each thread. Return True if all
+        threads have stopped.
+        """
+        with self._submit_lock:
             if not self._is_closed:
                 self._is_closed = True
                 for _ in self._threads:
                     self._jobs.put(None)
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(patience_seconds)
+                thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, connection: apsw.Connection) -> None:
         while (job := self._jobs.get()) is not None:
             deliver([(job.reply, _read(connection, job))])
-            # The next may be long in coming, and what was read may be large.
+            # Release the result before waiting for the next job: it may be large.
             del job
 
 
@@ -70,4 +78,4 @@ def _read(connection: apsw.Connection, job: Job[T]) -> object:
             if connection.in_transaction:
                 connection.execute("COMMIT")
     except Exception as error:
-        return translated(error)
+        return translate_error(error)

@@ -1,4 +1,4 @@
-"""The numbered migrations, and the making of a new database."""
+"""The database schema: numbered migrations, creation of a new database, and work that follows an upgrade."""
 
 import contextlib
 import logging
@@ -12,21 +12,29 @@ import apsw
 from holdfast.storage import vacuum
 from holdfast.storage.event_log import EventLog
 
-__all__ = ["APPLICATION_ID", "create", "finish_upgrade", "migrate", "newest_version", "parts_by_version", "parts_of"]
+__all__ = [
+    "APPLICATION_ID",
+    "create",
+    "finish_upgrade",
+    "migrate",
+    "newest_version",
+    "schema_parts",
+    "schema_parts_by_version",
+]
 
 
 APPLICATION_ID = 0x484C4446
-"""Tells our databases from those of others: the letters HLDF."""
+"""SQLite's `application_id` of a Holdfast database: the letters HLDF."""
 
 
 def _migrations() -> list[tuple[int, str]]:
-    """Numbers and texts, in order."""
+    """Return the numbers and the SQL of all migrations, in order."""
     scripts = Path(__file__).with_name("migrations").glob("*.sql")
     return sorted((int(script.name.split("_")[0]), script.read_text("utf-8")) for script in scripts)
 
 
-def parts_of(connection: apsw.Connection) -> set[str]:
-    """Tables with their columns, indexes and triggers, as names."""
+def schema_parts(connection: apsw.Connection) -> set[str]:
+    """Return the names of tables, columns, indexes and triggers."""
     own = "FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
     found = {f"{kind} {name}" for kind, name in connection.execute(f"SELECT type, name {own}")}
     columns = connection.execute(
@@ -35,22 +43,23 @@ def parts_of(connection: apsw.Connection) -> set[str]:
     return found | {f"column {table}.{column}" for table, column in columns}
 
 
-def parts_by_version() -> list[set[str]]:
-    """What a database of each version consists of, from 0 to the newest."""
+def schema_parts_by_version() -> list[set[str]]:
+    """Return the parts of a database of each version, from 0 to the newest."""
     versions: list[set[str]] = [set()]
     with contextlib.closing(apsw.Connection(":memory:")) as connection:
         for _, script in _migrations():
             connection.execute(script)
-            versions.append(parts_of(connection))
+            versions.append(schema_parts(connection))
     return versions
 
 
 def newest_version() -> int:
+    """Return the version that the last migration creates."""
     return _migrations()[-1][0]
 
 
 def migrate(connection: apsw.Connection) -> None:
-    """Bring the database up to date. Each migration is one transaction with its number."""
+    """Execute the pending migrations, each in one transaction together with its version number."""
     version = connection.pragma("user_version")
     for number, script in _migrations():
         if number > version:
@@ -60,15 +69,17 @@ def migrate(connection: apsw.Connection) -> None:
 
 
 def create(path: Path, vfs: str | None) -> None:
-    """A new, empty database, under its name only when it is complete: one that is cut short is damaged, not new."""
+    """Create an empty database. It gets its name only when it is complete, because an incomplete one is refused as
+    damaged.
+    """
     draft = path.with_name(path.name + ".new")
-    _remove(draft)
+    _remove_draft(draft)
     try:
-        _make(draft, vfs)
+        _build(draft, vfs)
         draft.rename(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            _remove(draft)
+            _remove_draft(draft)
         raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -77,61 +88,61 @@ def create(path: Path, vfs: str | None) -> None:
         os.close(directory)
 
 
-def _remove(draft: Path) -> None:
+def _remove_draft(draft: Path) -> None:
     for leftover in (draft, Path(f"{draft}-journal"), Path(f"{draft}-wal"), Path(f"{draft}-shm")):
         leftover.unlink(missing_ok=True)
 
 
-def _make(draft: Path, vfs: str | None) -> None:
+def _build(draft: Path, vfs: str | None) -> None:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with contextlib.closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)) as connection:
         connection.pragma("synchronous", "FULL")
-        vacuum.prepare(connection)
+        vacuum.enable(connection)
         migrate(connection)
-        # An empty database has no past.
+        # Tasks that a migration leaves concern existing content.
         connection.execute("DELETE FROM upkeep")
         connection.pragma("journal_mode", "WAL")
 
 
-# Work that an upgrade leaves to the next start: the content of sessions that earlier versions deleted.
-
-_TASK = "remove content"
-_OUTPUT = re.compile(rb"[0-9a-f]{8}-\d+-(?:out|err)\.txt")
+_ERASE_CONTENT_TASK = "remove content"
+_OUTPUT_NAME = re.compile(rb"[0-9a-f]{8}-\d+-(?:out|err)\.txt")
 _log = logging.getLogger("holdfast.storage")
 
 
 def finish_upgrade(connection: apsw.Connection, data_dir: Path) -> None:
-    """Remove what deleted sessions have left in the log, in output files and in unused parts of the database file."""
-    if not connection.execute("SELECT 1 FROM upkeep WHERE task = ?", (_TASK,)).fetchall():
+    """Execute the task that migration 4 leaves, if it is pending: remove the content of sessions that earlier versions
+    deleted from the log, from output files and from unused pages of the database.
+    """
+    if not connection.execute("SELECT 1 FROM upkeep WHERE task = ?", (_ERASE_CONTENT_TASK,)).fetchall():
         return
     _log.info("removing the content of sessions that earlier versions deleted")
     try:
         workspaces = connection.execute("SELECT key, id FROM workspaces").fetchall()
         for key, workspace in workspaces:
             with connection:
-                _empty_log(connection, int(str(key)))
-            _remove_outputs(connection, int(str(key)), data_dir / "workspaces" / str(workspace) / "output")
+                _erase_deleted_sessions(connection, int(str(key)))
+            _remove_orphaned_outputs(connection, int(str(key)), data_dir / "workspaces" / str(workspace) / "output")
         connection.execute("VACUUM")
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        connection.execute("DELETE FROM upkeep WHERE task = ?", (_TASK,))
+        connection.execute("DELETE FROM upkeep WHERE task = ?", (_ERASE_CONTENT_TASK,))
     except apsw.Error as error:
-        _log.warning("it is tried again at the next start: %s", error)
+        _log.warning("removing the content failed and is repeated at the next start: %s", error)
 
 
-def _empty_log(connection: apsw.Connection, workspace: int) -> None:
+def _erase_deleted_sessions(connection: apsw.Connection, workspace: int) -> None:
     rows = connection.execute("SELECT id FROM sessions WHERE workspace = ?", (workspace,))
     known = {str(session) for (session,) in rows}
-    ended = EventLog(connection, workspace).empty(lambda session: bool(session) and session not in known)
+    ended = EventLog(connection, workspace).erase_content(lambda session: bool(session) and session not in known)
     connection.executemany("INSERT OR IGNORE INTO removed_runs VALUES (?, ?)", [(workspace, run) for run in ended])
 
 
-def _remove_outputs(connection: apsw.Connection, workspace: int, directory: Path) -> None:
-    """Output files had no owner. Those that no message names are nobody's."""
+def _remove_orphaned_outputs(connection: apsw.Connection, workspace: int, directory: Path) -> None:
+    """Delete the output files that no message mentions. Earlier versions did not record the session of an output."""
     files = {path.name.encode(): path for path in directory.glob("*.txt")}
     if not files:
         return
     for (body,) in connection.execute("SELECT body FROM messages WHERE workspace = ?", (workspace,)):
-        for name in _OUTPUT.findall(bytes(body)):
+        for name in _OUTPUT_NAME.findall(bytes(body)):
             files.pop(name, None)
     for path in files.values():
         with suppress(OSError):

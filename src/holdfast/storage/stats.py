@@ -1,4 +1,8 @@
-"""Counts what was done, row by row: only the few fields that are counted are taken out of each."""
+"""Usage statistics, computed from the stored rows.
+
+Only the fields that are counted are decoded from each body, which makes a pass over a large database several times
+faster than decoding the domain types.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -11,11 +15,11 @@ import msgspec
 from holdfast.domain.sessions import Session
 from holdfast.domain.usage import ModelUse, Stats
 
-__all__ = ["counted"]
+__all__ = ["collect_stats"]
 
 
 class _Data(msgspec.Struct, frozen=True):
-    """Of a part: the name of a tool, or when a message ended and why."""
+    """Data of a message part: the name of a tool, or time and reason of a finish."""
 
     name: str = ""
     time: int = 0
@@ -27,7 +31,7 @@ class _Part(msgspec.Struct, frozen=True):
     data: _Data = _Data()
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True):
     role: str
     model: str
     provider: str
@@ -41,25 +45,29 @@ class _Run(msgspec.Struct, frozen=True):
     ended_at: int = 0
 
 
-class _Told(msgspec.Struct, frozen=True):
-    payload: _Run
+class _RunChange(msgspec.Struct, frozen=True):
+    """The envelope of an event's payload."""
+
+    object: _Run = msgspec.field(name="payload")
 
 
-class _Event(msgspec.Struct, frozen=True):
-    """The event of a run that nothing has happened to since it was accepted."""
+class _RunEvent(msgspec.Struct, frozen=True):
+    """The `created` event of a run, which serves as its body until the run changes."""
 
-    payload: _Told
-
-
-_CUT = ("canceled", "error")
-"""How long these took says nothing about answers: somebody may have gone to lunch."""
-_entries = msgspec.json.Decoder(_Entry)
-_sessions = msgspec.json.Decoder(Session)
-_runs = msgspec.json.Decoder(_Run)
-_events = msgspec.json.Decoder(_Event)
+    change: _RunChange = msgspec.field(name="payload")
 
 
-class _Tally:
+_ABORTED_REASONS = ("canceled", "error")
+"""Finish reasons that are left out of the response times: the time until a cancel is not that of a response."""
+_message_decoder = msgspec.json.Decoder(_Message)
+_session_decoder = msgspec.json.Decoder(Session)
+_run_decoder = msgspec.json.Decoder(_Run)
+_event_decoder = msgspec.json.Decoder(_RunEvent)
+
+
+class _StatsBuilder:
+    """Accumulates rows. `zone` is the offset of local time from UTC in minutes."""
+
     def __init__(self, zone: int) -> None:
         self._ahead = timedelta(minutes=zone)
         self.zone = zone
@@ -74,10 +82,12 @@ class _Tally:
         self.durations: list[float] = []
 
     def at(self, seconds: float) -> datetime:
+        """Return the local time of a Unix time."""
         return datetime.fromtimestamp(seconds, UTC) + self._ahead
 
     def add_message(self, body: bytes) -> None:
-        entry = _entries.decode(body)
+        """Count a message: hours of prompts, models, tools and response times."""
+        entry = _message_decoder.decode(body)
         if entry.role == "user":
             moment = self.at(entry.created_at)
             self.week[moment.weekday()][moment.hour] += 1
@@ -88,22 +98,29 @@ class _Tally:
         for part in entry.parts:
             if part.type == "tool_call":
                 self.tools[part.data.name] += 1
-            elif part.type == "finish" and part.data.time >= entry.created_at and part.data.reason not in _CUT:
+            elif (
+                part.type == "finish"
+                and part.data.time >= entry.created_at
+                and part.data.reason not in _ABORTED_REASONS
+            ):
                 self.times[name].append(part.data.time - entry.created_at)
 
     def add_session(self, body: bytes) -> None:
-        session = _sessions.decode(body)
+        """Count a session. The cost of a parent includes that of its children."""
+        session = _session_decoder.decode(body)
         self.sessions.append(session)
         if session.cost and not session.parent_session_id:
             self.costs[self.at(session.created_at).date()] += session.cost
 
     def add_run(self, outcome: str | None, run: _Run) -> None:
+        """Count a run: outcome, day and duration."""
         self.outcomes[outcome or "open"] += 1
         self.days[self.at(run.accepted_at / 1000).date()] += 1
         if outcome == "completed" and run.started_at:
             self.durations.append((run.ended_at - run.started_at) / 1000)
 
     def result(self, paths: tuple[str, ...]) -> Stats:
+        """Return the statistics of all rows that were added. `paths` are the workspaces."""
         top = [session for session in self.sessions if not session.parent_session_id]
         every = [seconds for times in self.times.values() for seconds in times]
         models = (ModelUse(*name, count, _mean(self.times[name])) for name, count in self.models.most_common())
@@ -126,23 +143,24 @@ class _Tally:
         )
 
 
-def counted(connection: apsw.Connection, workspace: str | None, zone: int) -> Stats:
-    """Of one workspace, or of all that were ever opened here."""
-    tally = _Tally(zone)
+def collect_stats(connection: apsw.Connection, workspace: str | None, zone: int) -> Stats:
+    """Return the statistics of one workspace, or of all workspaces if it is None."""
+    builder = _StatsBuilder(zone)
     paths: list[str] = []
     query = "SELECT key, path FROM workspaces WHERE ?1 IS NULL OR id = ?1 ORDER BY path"
     for key, path in list(connection.execute(query, (workspace,))):
         paths.append(bytes(path).decode("utf-8", "backslashreplace"))
         for (body,) in _rows(connection, "SELECT body FROM sessions WHERE workspace = ?", key):
-            tally.add_session(body)
+            builder.add_session(body)
         for (body,) in _rows(connection, "SELECT body FROM messages WHERE workspace = ?", key):
-            tally.add_message(body)
-        for outcome, body, event in _rows(connection, _RUNS, key):
-            tally.add_run(outcome, _runs.decode(body) if body is not None else _events.decode(event).payload.payload)
-    return tally.result(tuple(paths))
+            builder.add_message(body)
+        for outcome, body, event in _rows(connection, _RUNS_QUERY, key):
+            run = _run_decoder.decode(body) if body is not None else _event_decoder.decode(event).change.object
+            builder.add_run(outcome, run)
+    return builder.result(tuple(paths))
 
 
-_RUNS = (
+_RUNS_QUERY = (
     "SELECT runs.outcome, runs.body, events.body FROM runs LEFT JOIN events ON events.place = runs.place"
     " WHERE runs.workspace = ?"
 )

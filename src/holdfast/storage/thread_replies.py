@@ -1,4 +1,7 @@
-"""What SQLite's errors mean to callers. The cause goes to the log; callers get a sentence without SQL."""
+"""Results of the storage threads: translation of SQLite's errors, and delivery to the event loops of the callers.
+
+The cause of an error is logged. Callers get a `StorageError` with a sentence for users, without SQL.
+"""
 
 import asyncio
 import logging
@@ -10,10 +13,10 @@ import msgspec
 
 from holdfast.domain.errors import DatabaseDamaged, StorageError, StorageUnavailable, StorageUnknown
 
-__all__ = ["WHOLE_GROUP", "Reply", "at_commit", "closed", "deliver", "translated"]
+__all__ = ["FILE_ERRORS", "Reply", "closed_error", "commit_error", "deliver", "log_error", "translate_error"]
 
 
-WHOLE_GROUP = (
+FILE_ERRORS = (
     apsw.FullError,
     apsw.IOError,
     apsw.ReadOnlyError,
@@ -25,17 +28,16 @@ WHOLE_GROUP = (
     apsw.LockedError,
     apsw.ProtocolError,
 )
-"""Errors of the file, not of one statement: whatever is in the same transaction fails with it."""
+"""Errors of the file rather than of one statement: all jobs of the transaction fail with it."""
 
 _log = logging.getLogger("holdfast.storage")
 
 
-def translated(error: Exception) -> StorageError:
-    """For an error before the commit: nothing was written."""
+def translate_error(error: Exception) -> StorageError:
+    """Log an error that occurred before the commit, and return the error for the caller: nothing was stored."""
+    log_error(error)
     if isinstance(error, StorageError):
         return error
-    # A full disk is tried again and again, and where it was noticed explains nothing.
-    _log.error("the storage failed: %s", type(error).__name__, exc_info=None if _is_full(error) else error)
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, msgspec.MsgspecError)):
         return DatabaseDamaged(
             "The database is damaged: stop the server, keep a copy of its data directory and restore a backup."
@@ -45,27 +47,34 @@ def translated(error: Exception) -> StorageError:
     return StorageUnavailable()
 
 
-def at_commit(error: Exception) -> StorageError:
-    """For an error of the commit itself.
+def log_error(error: Exception) -> None:
+    """Log an error of SQLite or of the operating system. A `StorageError` was logged when it was created."""
+    if isinstance(error, StorageError):
+        return
+    # Writes to a full disk are repeated for as long as it is full, and a traceback would not explain anything.
+    _log.error("the storage failed: %s", type(error).__name__, exc_info=None if _is_full(error) else error)
 
-    A full disk refuses a frame before the one that makes the commit valid, or that one itself: nothing
-    counts. After any other I/O error the frames may be on the disk or not.
+
+def commit_error(error: Exception) -> StorageError:
+    """Log an error of the commit itself, and return the error for the caller.
+
+    If the disk is full, the last frame, which makes the commit valid, was not written: nothing was stored. After any
+    other I/O error the frames may be on disk or not.
     """
     if isinstance(error, apsw.IOError):
         _log.error("the storage failed while committing", exc_info=error)
         return StorageUnknown()
-    return translated(error)
+    return translate_error(error)
 
 
 def _is_full(error: Exception) -> bool:
     return isinstance(error, apsw.FullError)
 
 
-def closed() -> StorageUnavailable:
+def closed_error() -> StorageUnavailable:
+    """Return the error for a call after the storage was closed."""
     return StorageUnavailable("The storage is closed. Nothing was stored.")
 
-
-# Replies of storage threads to the event loops of their callers.
 
 T = TypeVar("T")
 

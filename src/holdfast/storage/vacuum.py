@@ -1,50 +1,61 @@
-"""What was deleted leaves the file again, a few pages at a time, while nobody waits for the writer."""
+"""Removal of deleted content from the database file: incremental vacuum, and overwriting of unused bytes.
+
+SQLite puts the pages of deleted rows on a free list. `IncrementalVacuum` returns them to the file system in short steps
+while the writer is idle. `secure_delete` overwrites deleted cells, but not the copies that remain when a page is
+reorganised; `overwrite_unused` does that after a deletion.
+"""
 
 import os
 from collections.abc import Iterator
 
 import apsw
 
-__all__ = ["LOG_BYTES", "IncrementalVacuum", "overwrite_unused", "prepare"]
+__all__ = ["WAL_SIZE_LIMIT", "IncrementalVacuum", "enable", "overwrite_unused"]
 
 
-SPARE = 2_000
-"""Pages that stay free, 8 MB: a log that is pruned as fast as it grows takes the same pages again and again."""
+SPARE_PAGES = 2_000
+"""Free pages to keep, 8 MB: an event log that is pruned as fast as it grows reuses them."""
 
-_STEP = 64
-"""Pages given back in one transaction, about a millisecond's work: as long as a prompt may have to wait for it."""
+_PAGES_PER_STEP = 64
+"""Pages to release per transaction. It takes about a millisecond, the longest time that a prompt waits for a step."""
 
-LOG_BYTES = 4 * 1024 * 1024
-"""A log that one huge write has made longer is cut to this when it begins anew."""
+WAL_SIZE_LIMIT = 4 * 1024 * 1024
+"""Length to which SQLite truncates the WAL when it begins it anew after a very large write."""
 
 
-def prepare(connection: apsw.Connection) -> None:
-    """For a database without tables: only in such a one SQLite can be told to keep track of what each page is for."""
+def enable(connection: apsw.Connection) -> None:
+    """Enable the incremental vacuum. It must be done before the first table exists: SQLite then maintains pointer maps,
+    without which it cannot move pages.
+    """
     connection.pragma("auto_vacuum", "INCREMENTAL")
 
 
 class IncrementalVacuum:
-    """Begins when twice the spare pages are free, and goes on until only those are."""
+    """Decides when to vacuum: from twice `SPARE_PAGES` free pages down to `SPARE_PAGES`.
+
+    The distance between the two limits prevents a step after each pruning pass.
+    """
 
     def __init__(self) -> None:
-        self._is_at_it = False
+        self._is_running = False
 
     def has_work(self, connection: apsw.Connection) -> bool:
+        """Return True if a step is due. Databases without pointer maps (decision 22) are never vacuumed."""
         free = connection.pragma("freelist_count")
-        self._is_at_it = free > (SPARE if self._is_at_it else 2 * SPARE) and connection.pragma("auto_vacuum") == 2
-        return self._is_at_it
+        self._is_running = (
+            free > (SPARE_PAGES if self._is_running else 2 * SPARE_PAGES) and connection.pragma("auto_vacuum") == 2
+        )
+        return self._is_running
 
     def step(self, connection: apsw.Connection) -> None:
-        """One transaction. SQLite gives back a page for each row that is asked for."""
-        connection.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
+        """Release some pages in one transaction. SQLite releases one page for each row that is fetched."""
+        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})").fetchall()
 
 
-# Overwrites what SQLite leaves behind in pages that are in use.
-
-_PAGE = 4_096
-_FILE_HEADER = 100
-_INTERIOR = (0x02, 0x05)
-_TREE = (0x02, 0x05, 0x0A, 0x0D)
+_PAGE_SIZE = 4_096
+_FILE_HEADER_SIZE = 100
+_INTERIOR_PAGES = (0x02, 0x05)
+_BTREE_PAGES = (0x02, 0x05, 0x0A, 0x0D)
 
 
 def overwrite_unused(connection: apsw.Connection, descriptor: int) -> None:
@@ -52,33 +63,35 @@ def overwrite_unused(connection: apsw.Connection, descriptor: int) -> None:
 
     Takes about a second for 300 MB. Raises `OSError` and `apsw.Error`.
     """
-    if connection.pragma("page_size") != _PAGE:
+    if connection.pragma("page_size") != _PAGE_SIZE:
         return
     pages = connection.execute("SELECT pageno FROM dbstat WHERE pagetype IN ('leaf', 'internal')")
     has_changed = False
     for (number,) in pages:
-        where = (int(number) - 1) * _PAGE
-        page = os.pread(descriptor, _PAGE, where)
-        for start, end in _unused(page, _FILE_HEADER if number == 1 else 0):
+        offset = (int(number) - 1) * _PAGE_SIZE
+        page = os.pread(descriptor, _PAGE_SIZE, offset)
+        for start, end in _unused_ranges(page, _FILE_HEADER_SIZE if number == 1 else 0):
             if page[start:end].strip(b"\0"):
-                os.pwrite(descriptor, bytes(end - start), where + start)
+                os.pwrite(descriptor, bytes(end - start), offset + start)
                 has_changed = True
     if has_changed:
         os.fsync(descriptor)
 
 
-def _unused(page: bytes, header: int) -> Iterator[tuple[int, int]]:
-    """The gap between the cell pointers and the cells, and the inside of every free block."""
-    kind = page[header] if len(page) == _PAGE else 0
-    if kind not in _TREE:
+def _unused_ranges(page: bytes, header: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the unused ranges of a b-tree page: the gap between the cell pointers and the cells, and
+    the content of each free block. The layout is described in SQLite's "Database File Format", section 1.6.
+    """
+    kind = page[header] if len(page) == _PAGE_SIZE else 0
+    if kind not in _BTREE_PAGES:
         return
-    cells = _number(page, header + 3)
-    yield header + (12 if kind in _INTERIOR else 8) + 2 * cells, _number(page, header + 5)
-    block, before = _number(page, header + 1), 0
-    while before < block <= _PAGE - 4:
-        yield block + 4, min(block + _number(page, block + 2), _PAGE)
-        before, block = block, _number(page, block)
+    cells = _uint16(page, header + 3)
+    yield header + (12 if kind in _INTERIOR_PAGES else 8) + 2 * cells, _uint16(page, header + 5)
+    block, before = _uint16(page, header + 1), 0
+    while before < block <= _PAGE_SIZE - 4:
+        yield block + 4, min(block + _uint16(page, block + 2), _PAGE_SIZE)
+        before, block = block, _uint16(page, block)
 
 
-def _number(page: bytes, place: int) -> int:
-    return int.from_bytes(page[place : place + 2], "big")
+def _uint16(page: bytes, offset: int) -> int:
+    return int.from_bytes(page[offset : offset + 2], "big")

@@ -1,4 +1,4 @@
-"""The table of workspaces: the owner's epoch, the newest event number and the results of the last batch."""
+"""The table of workspaces: the owner's epoch, the newest event number and the answers of the last batch."""
 
 import os
 import secrets
@@ -8,20 +8,30 @@ import msgspec
 
 from holdfast.domain.errors import OwnerChanged
 from holdfast.domain.ids import WorkspaceId
-from holdfast.storage.tables import may_keep
+from holdfast.storage.tables import is_cacheable
 
-__all__ = ["JUMP", "WorkspaceRow", "advance", "answers", "find", "mark_clean", "owned", "take_over", "unfinished"]
+__all__ = [
+    "UNCLEAN_GAP",
+    "WorkspaceRow",
+    "advance",
+    "find",
+    "last_answers",
+    "mark_clean",
+    "paths_with_open_runs",
+    "require_owner",
+    "take_over",
+]
 
-JUMP = 10_000
-"""The gap in the numbering after an unclean end. Writes without sync are published before they are on disk: a
-power cut can undo them, and their numbers must not be used again for other contents.
+UNCLEAN_GAP = 10_000
+"""Event numbers to skip after an unclean end. Events of writes without sync are published before they are on disk. A
+power cut can undo them, and their numbers must not be reused for other events.
 """
 
 _COLUMNS = "key, id, epoch, newest, clean, ticket"
 
 
 class WorkspaceRow(msgspec.Struct, frozen=True):
-    """One row of the table."""
+    """One row of the table. `clean` is true if the last owner closed the workspace properly."""
 
     key: int
     id: WorkspaceId
@@ -33,10 +43,10 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
 
 def find(connection: apsw.Connection, workspace: WorkspaceId) -> WorkspaceRow | None:
     """Return the row of a workspace, or None."""
-    return _one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE id = ?", workspace)
+    return _select_one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE id = ?", workspace)
 
 
-def owned(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> WorkspaceRow:
+def require_owner(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> WorkspaceRow:
     """Return the row, if `epoch` is the current one. Raises `OwnerChanged`."""
     row = find(connection, workspace)
     if row is None or row.epoch != epoch:
@@ -54,36 +64,36 @@ def take_over(connection: apsw.Connection, path: str) -> WorkspaceRow:
     connection.execute(
         "UPDATE workspaces SET epoch = epoch + 1, newest = iif(clean, newest, newest + ?),"
         " clean = 0, ticket = 0, answers = x'' WHERE path = ?",
-        (JUMP, os.fsencode(path)),
+        (UNCLEAN_GAP, os.fsencode(path)),
     )
-    row = _one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE path = ?", os.fsencode(path))
+    row = _select_one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE path = ?", os.fsencode(path))
     if row is None:
         raise OwnerChanged
     return row
 
 
 def mark_clean(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> None:
-    """Note that the owner closed the workspace properly, so the numbering does not jump at the next start."""
+    """Record that the owner closed the workspace properly, so that the next owner skips no numbers."""
     connection.execute("UPDATE workspaces SET clean = 1 WHERE id = ? AND epoch = ?", (workspace, epoch))
 
 
-def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket: int, answers: bytes) -> None:
-    """Store the ticket and the packed results of a batch with `said` events."""
+def advance(connection: apsw.Connection, row: WorkspaceRow, *, event_count: int, ticket: int, answers: bytes) -> None:
+    """Store the ticket and the packed results of a batch with `event_count` events."""
     connection.execute(
         "UPDATE workspaces SET newest = newest + ?1, held = held + ?1, ticket = ?2, answers = ?3 WHERE key = ?4",
-        (said, ticket, answers, row.key),
-        can_cache=may_keep(answers),
+        (event_count, ticket, answers, row.key),
+        can_cache=is_cacheable(answers),
     )
 
 
-def answers(connection: apsw.Connection, row: WorkspaceRow) -> bytes:
+def last_answers(connection: apsw.Connection, row: WorkspaceRow) -> bytes:
     """Return the packed results of the last batch. Not part of the row, because only a repeated batch needs them."""
     for (packed,) in connection.execute("SELECT answers FROM workspaces WHERE key = ?", (row.key,)):
         return bytes(packed)
     return b""
 
 
-def unfinished(connection: apsw.Connection) -> list[str]:
+def paths_with_open_runs(connection: apsw.Connection) -> list[str]:
     """Return the paths of the workspaces with runs that have not ended."""
     rows = connection.execute(
         "SELECT path FROM workspaces WHERE EXISTS"
@@ -92,7 +102,7 @@ def unfinished(connection: apsw.Connection) -> list[str]:
     return [os.fsdecode(path) for (path,) in rows]
 
 
-def _one(connection: apsw.Connection, sql: str, value: str | bytes) -> WorkspaceRow | None:
+def _select_one(connection: apsw.Connection, sql: str, value: str | bytes) -> WorkspaceRow | None:
     for key, id_, epoch, newest, clean, ticket in connection.execute(sql, (value,)):
         return WorkspaceRow(key, id_, epoch, newest, bool(clean), ticket)
     return None

@@ -12,7 +12,7 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Act, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 __all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "HeldModel", "SimpleTool", "settle_down", "start", "until"]
 

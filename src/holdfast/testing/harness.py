@@ -26,8 +26,8 @@ from holdfast.engine.ports import Ledger, Model, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
-from holdfast.testing.memory import MemoryLedger
-from holdfast.testing.validity import problems_of_request, problems_of_session
+from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
+from holdfast.testing.memory_ledger import MemoryLedger
 
 __all__ = ["CountingClock", "FixedModels", "FixedTools", "Tape", "World", "counting_ids"]
 
@@ -129,7 +129,7 @@ class World:
         """`others` are parts of a workspace that few tests have twins of."""
         tapes: list[Tape] = []
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             tapes.append(Tape(outlet))
             return tapes[0]
 
@@ -142,7 +142,7 @@ class World:
             settings or EngineSettings(titles=False),
             CountingClock(),
             counting_ids(ids),
-            tap,
+            wrap_outlet,
             **others,
         )
         workspace = await open_workspace(path, parts)
@@ -164,7 +164,7 @@ class World:
         return await self.workspace.inputs.cancel(self.session)
 
     async def quiet(self) -> None:
-        await self.workspace.engine.until_quiet(self.session)
+        await self.workspace.engine.wait_until_idle(self.session)
 
     async def close(self) -> None:
         await self.workspace.close()
@@ -189,7 +189,7 @@ class World:
     def ends(self) -> list[RunComplete]:
         """Every end that was told, in order."""
         events = (event for _, event in self.tape.events)
-        return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+        return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
     def end_of(self, run_id: str) -> RunComplete:
         ends = [end for end in self.ends() if end.run_id == run_id]
@@ -197,7 +197,7 @@ class World:
         return ends[0]
 
     def notices(self) -> list[AgentNotice]:
-        return [event.payload.payload for _, event in self.tape.events if isinstance(event, AgentEvent)]
+        return [event.change.object for _, event in self.tape.events if isinstance(event, AgentEvent)]
 
     def message_events(self) -> list[MessageEvent]:
         return [event for _, event in self.tape.events if isinstance(event, MessageEvent)]

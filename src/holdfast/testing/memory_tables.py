@@ -15,7 +15,7 @@ from holdfast.domain.message_delta import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.storage.event_log import PASS, Retention
+from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
 
 __all__ = ["Journal", "MemoryTables", "Table"]
 
@@ -117,13 +117,13 @@ class MemoryRuns:
         """By number."""
         return sorted((row.record.run for row in self._rows), key=lambda run: run.number)
 
-    def every_open(self) -> list[Run]:
+    def all_open(self) -> list[Run]:
         """By rank."""
         rows = sorted((self._rows[run_id] for run_id in self._open), key=lambda row: row.rank)
         return [row.record.run for row in rows]
 
     def open_in(self, session_id: SessionId) -> list[Run]:
-        return [run for run in self.every_open() if run.session_id == session_id]
+        return [run for run in self.all_open() if run.session_id == session_id]
 
     def add(self, record: RunRecord) -> None:
         self._rows.set(record.run.run_id, _Ranked(record, record.run.number))
@@ -205,7 +205,7 @@ class MemoryFiles:
     def add(self, file: FileVersion) -> None:
         self._files.set((file.session_id, file.path, file.version), file)
 
-    def mark(self, mark: ReadMark) -> None:
+    def set_read_mark(self, mark: ReadMark) -> None:
         self._marks.set((mark.session_id, mark.path), mark)
 
     def delete_session(self, session_id: SessionId) -> None:
@@ -312,11 +312,11 @@ class MemoryLog:
         """`unended` is the smallest number of a run that has not ended."""
         cutoff = retention.cutoff_ms(now_ms)
         excess = len(self._events) - retention.events
-        for index, (number, at, _) in enumerate(self._events[: 2 * PASS]):
+        for index, (number, at, _) in enumerate(self._events[: 2 * PRUNE_INTERVAL]):
             if (index >= excess and at >= cutoff) or (unended is not None and number >= unended):
                 break
         else:
-            index = min(len(self._events), 2 * PASS)
+            index = min(len(self._events), 2 * PRUNE_INTERVAL)
         removed = self._events[:index]
         del self._events[:index]
         self._journal.note(lambda: self._events.__setitem__(slice(0, 0), removed))

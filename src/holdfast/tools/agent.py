@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.models import ToolSpec
-from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["Agent", "AgentArguments"]
@@ -52,13 +52,13 @@ class Agent(BaseTool[AgentArguments]):
             raise ToolError("The prompt is empty: say what the helper shall find out.")
         wanted = arguments.agent.strip().removeprefix("@")
         if not wanted:
-            return ToolOutcome(await context.send(Errand(arguments.prompt, "New Agent Session")))
+            return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, "New Agent Session")))
         names = [name for name, _ in self._offered()]
         name = next((name for name in names if name.lower() == wanted.lower()), None)
         if name is None:
             known = f"There is: {', '.join(names)}." if names else "There are none."
             raise ToolError(f"There is no agent called {wanted}. {known}")
-        return ToolOutcome(await context.send(Errand(arguments.prompt, name, f"agent:{name}")))
+        return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, name, f"agent:{name}")))
 
 
 def _listed(agents: Sequence[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.domain.errors import PermissionDenied, ToolError
-from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import read_page
 from holdfast.workspace.web_client import Target, WebClient, checked
@@ -40,7 +40,9 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
             begin = f"Begin with {params['url']}\n\n"
         what = f"Let a helper read pages on the web: {arguments.url or arguments.prompt}"
         await context.permit(Permit(self.name, "fetch", context.workspace_path, what, params))
-        return ToolOutcome(await context.send(Errand(begin + arguments.prompt, "Fetch Analysis", "fetch")))
+        return ToolOutcome(
+            await context.run_subagent(SubagentTask(begin + arguments.prompt, "Fetch Analysis", "fetch"))
+        )
 
 
 class WebFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import JobInfo, NoRoomForJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.workspace.files.open_files import require
+from holdfast.workspace.files.open_files import require_workspace
 from holdfast.workspace.process.command_process import Running
 from holdfast.workspace.process.guard import TreeEnd
 from holdfast.workspace.process.jobs import Job, Jobs
@@ -180,8 +180,8 @@ def _directory(context: ToolContext, arguments: BashArguments) -> str:
         raise ToolError("The command is empty: say what to run.")
     if "\0" in arguments.command or "\0" in arguments.working_dir:
         raise ToolError("A command cannot contain a NUL character.")
-    place = Path(context.workspace_path, arguments.working_dir).resolve()
-    if not place.is_dir():
-        require(context.workspace_path)
-        raise ToolError(f"{place} is not a directory: choose another working_dir, or leave it out.")
-    return str(place)
+    location = Path(context.workspace_path, arguments.working_dir).resolve()
+    if not location.is_dir():
+        require_workspace(context.workspace_path)
+        raise ToolError(f"{location} is not a directory: choose another working_dir, or leave it out.")
+    return str(location)

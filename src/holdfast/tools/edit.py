@@ -11,9 +11,9 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import Current, Remark, change, current, no_remark, place_of
-from holdfast.workspace.files.open_files import look
-from holdfast.workspace.files.text_edit import Edited, replaced
+from holdfast.tools.file_edit import Current, Remark, change_file, current_file, no_remark, resolve_location
+from holdfast.workspace.files.open_files import status_of
+from holdfast.workspace.files.text_edit import EditResult, replace_text
 
 __all__ = ["Edit", "EditArguments", "EditPiece", "Multiedit", "MultieditArguments", "current_or_new"]
 
@@ -39,34 +39,34 @@ class Edit(BaseTool[EditArguments]):
     async def act(self, context: ToolContext, arguments: EditArguments) -> ToolOutcome:
         now = await current_or_new(context, arguments.file_path, makes=not arguments.old_string)
         if now.text is None:
-            edited = Edited(arguments.new_string, 1)
+            edited = EditResult(arguments.new_string, 1)
         else:
             work = functools.partial(
-                replaced, now.text, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
+                replace_text, now.text, arguments.old_string, arguments.new_string, replace_all=arguments.replace_all
             )
             edited = await asyncio.to_thread(work)
-        difference, before, after = await change(context, self.name, now, edited.text)
+        difference, before, after = await change_file(context, self.name, now, edited.text)
         told = metadata(
             additions=difference.additions, removals=difference.removals, old_content=before, new_content=after
         )
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
-        lines = [f"{what} {now.place.name} ({difference.counts})."]
+        lines = [f"{what} {now.location.name} ({difference.counts})."]
         if edited.note:
             lines += [edited.note, difference.text[:_MOST_SHOWN]]
-        lines += filter(None, [await self._remark(now.place.path)])
+        lines += filter(None, [await self._remark(now.location.path)])
         return ToolOutcome("\n".join(lines), told)
 
 
 async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Current:
     """The file to be edited; one that is to be made must not be there, any other must."""
     if makes:
-        place = await place_of(context, given)
-        if await asyncio.to_thread(look, place) is not None:
-            raise ToolError(f"{place.name} exists already. Give the old_string to replace, or use write.")
-        return Current(place)
-    now = await current(context, given)
+        location = await resolve_location(context, given)
+        if await asyncio.to_thread(status_of, location) is not None:
+            raise ToolError(f"{location.name} exists already. Give the old_string to replace, or use write.")
+        return Current(location)
+    now = await current_file(context, given)
     if now.text is None:
-        raise ToolError(f"There is no file {now.place.name}. To make it, leave old_string empty or use write.")
+        raise ToolError(f"There is no file {now.location.name}. To make it, leave old_string empty or use write.")
     return now
 
 
@@ -108,7 +108,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         applied = len(arguments.edits) - len(failed)
         if not applied or text == now.text:
             raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_listed(failed)]))
-        difference, before, after = await change(context, self.name, now, text)
+        difference, before, after = await change_file(context, self.name, now, text)
         told = metadata(
             additions=difference.additions,
             removals=difference.removals,
@@ -117,9 +117,9 @@ class Multiedit(BaseTool[MultieditArguments]):
             edits_applied=applied,
             edits_failed=[msgspec.to_builtins(item) for item in failed] or None,
         )
-        total = f"Made {applied} of {len(arguments.edits)} edits in {now.place.name}"
+        total = f"Made {applied} of {len(arguments.edits)} edits in {now.location.name}"
         counts = f"({difference.counts})."
-        remarks = filter(None, [await self._remark(now.place.path)])
+        remarks = filter(None, [await self._remark(now.location.path)])
         return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), told)
 
 
@@ -130,7 +130,7 @@ def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list
         try:
             if not edit.old_string:
                 raise ToolError("Only the first edit of a new file may have an empty old_string.")
-            edited = replaced(text, edit.old_string, edit.new_string, replace_all=edit.replace_all)
+            edited = replace_text(text, edit.old_string, edit.new_string, replace_all=edit.replace_all)
         except ToolError as error:
             failed.append(_Failed(index, str(error), edit))
             continue

@@ -12,7 +12,7 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.files.file_paths import in_one_line, is_within
+from holdfast.workspace.files.file_paths import as_one_line, is_within
 from holdfast.workspace.search.search import Search, Searcher
 
 __all__ = ["Glob", "GlobArguments"]
@@ -36,16 +36,16 @@ class Glob(BaseTool[GlobArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
-        place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
+        location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         if not is_folder:
-            raise ToolError(f"{place.name} is a file: give the directory to look in.")
+            raise ToolError(f"{location.name} is a file: give the directory to look in.")
         pattern = arguments.pattern
-        if is_within(place.path, pattern):
-            pattern = pattern.removeprefix(place.path)
+        if is_within(location.path, pattern):
+            pattern = pattern.removeprefix(location.path)
         seconds = self._settings().glob.get("timeout", 0) / 1e9 or _SECONDS
-        where = Search(place.root, place.path, search_environment(context), seconds)
+        where = Search(location.root, location.path, search_environment(context), seconds)
         found = await self._searcher.files(where, pattern)
-        lines = [in_one_line(posixpath.join(place.path, path)) for path in found.paths]
+        lines = [as_one_line(posixpath.join(location.path, path)) for path in found.paths]
         if found.is_truncated:
             lines += ["", "(there are more: use a sharper pattern or path)"]
         if found.is_late:

@@ -15,9 +15,9 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import place_of
-from holdfast.workspace.files.file_paths import in_one_line
-from holdfast.workspace.files.open_files import FileLocation, look, replaced
+from holdfast.tools.file_edit import resolve_location
+from holdfast.workspace.files.file_paths import as_one_line
+from holdfast.workspace.files.open_files import FileLocation, replaced_error, status_of
 from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
@@ -46,29 +46,31 @@ class Grep(BaseTool[GrepArguments]):
     async def act(self, context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
         if "\n" in arguments.pattern:
             raise ToolError("The pattern has a line break in it, and lines are searched one by one: leave it out.")
-        place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
+        location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
-        where = Search(place.root, place.path, search_environment(context), seconds, is_file=not is_folder)
+        where = Search(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
         ask = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
         found = await self._searcher.grep(where, ask)
         told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_late)
-        return ToolOutcome(_text(found, place.path if is_folder else posixpath.dirname(place.path), seconds), told)
+        return ToolOutcome(
+            _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), told
+        )
 
 
 async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[FileLocation, bool]:
     """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked,
     inside only where a rule says so.
     """
-    place = await place_of(context, given)
-    shown = {"path": place.path, **params}
-    await context.permit(Permit(tool, "list", place.path, f"Search {place.path}", shown))
-    status = await asyncio.to_thread(look, place)
+    location = await resolve_location(context, given)
+    shown = {"path": location.path, **params}
+    await context.permit(Permit(tool, "list", location.path, f"Search {location.path}", shown))
+    status = await asyncio.to_thread(status_of, location)
     if status is None:
-        raise ToolError(f"There is no file or directory {place.name}.")
+        raise ToolError(f"There is no file or directory {location.name}.")
     if stat.S_ISLNK(status.st_mode):
         # A real path has no links in it: this one was put there after the path was judged.
-        raise replaced(place.path)
-    return place, stat.S_ISDIR(status.st_mode)
+        raise replaced_error(location.path)
+    return location, stat.S_ISDIR(status.st_mode)
 
 
 def search_environment(context: ToolContext) -> dict[str, str]:
@@ -84,7 +86,7 @@ def _text(found: FoundText, folder: str, seconds: float) -> str:
     more = " or more" if found.is_truncated or found.is_late else ""
     lines = [f"Found {len(found.matches)}{more} match{'es' * (len(found.matches) != 1)}"]
     for path, matches in groupby(found.matches, key=lambda match: match.path):
-        lines += ["", f"{in_one_line(os.path.join(folder, path))}:"]
+        lines += ["", f"{as_one_line(os.path.join(folder, path))}:"]
         lines += [f"  Line {match.line}, Char {match.column}: {match.text}" for match in matches]
     if found.is_truncated:
         lines += ["", "(only the newest files are shown: use a sharper pattern, path or include)"]

@@ -14,10 +14,10 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import place_of
-from holdfast.workspace.files.file_paths import in_one_line
-from holdfast.workspace.files.ignore_files import Ignore
-from holdfast.workspace.files.open_files import FileLocation, descend, entries_of
+from holdfast.tools.file_edit import resolve_location
+from holdfast.workspace.files.file_paths import as_one_line
+from holdfast.workspace.files.ignore_files import IgnoreRules
+from holdfast.workspace.files.open_files import FileLocation, entries_of, open_directory
 from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["Listing", "Ls", "LsArguments"]
@@ -47,9 +47,9 @@ class Listing:
 
     def __init__(
         self,
-        place: FileLocation,
+        location: FileLocation,
         handle: int,
-        ignore: Ignore,
+        ignore: IgnoreRules,
         most: int,
         depth: int,
         stop: threading.Event | None = None,
@@ -58,7 +58,7 @@ class Listing:
         self.files = 0
         self.is_truncated = False
         self._stop = stop or threading.Event()
-        self._root, self._handle, self._ignore, self._most, self._depth = place.path, handle, ignore, most, depth
+        self._root, self._handle, self._ignore, self._most, self._depth = location.path, handle, ignore, most, depth
 
     def walk(self) -> None:
         """Walk, and close the directory."""
@@ -101,8 +101,8 @@ class Listing:
         while waiting:
             folder, entry, level = waiting.pop()
             path = os.path.join(folder, entry.name)
-            end = "/" if entry.is_folder else f" -> {in_one_line(entry.target)}" if entry.target else ""
-            lines.append(f"{'  ' * level}- {in_one_line(entry.name)}{end}")
+            end = "/" if entry.is_folder else f" -> {as_one_line(entry.target)}" if entry.target else ""
+            lines.append(f"{'  ' * level}- {as_one_line(entry.name)}{end}")
             waiting += [(path, child, level + 1) for child in reversed(self.children.get(path, []))]
         return lines
 
@@ -117,12 +117,12 @@ class Ls(BaseTool[LsArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: LsArguments) -> ToolOutcome:
-        place = await place_of(context, arguments.path)
-        params = {"path": place.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
-        await context.permit(Permit(self.name, "list", place.path, f"List directory {place.path}", params))
+        location = await resolve_location(context, arguments.path)
+        params = {"path": location.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
+        await context.permit(Permit(self.name, "list", location.path, f"List directory {location.path}", params))
         stop = threading.Event()
         try:
-            listing = await asyncio.to_thread(self._walked, place, arguments, stop)
+            listing = await asyncio.to_thread(self._walked, location, arguments, stop)
         finally:
             stop.set()
         told = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
@@ -133,20 +133,20 @@ class Ls(BaseTool[LsArguments]):
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
         return ToolOutcome("\n".join(lines), told)
 
-    def _walked(self, place: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
+    def _walked(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
-        is_repository = repository_of(place.path) is not None
+        is_repository = repository_of(location.path) is not None
         most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
         depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _DEPTH_ELSEWHERE)
-        ignore = Ignore(place.path, extra=arguments.ignore)
+        ignore = IgnoreRules(location.path, extra=arguments.ignore)
         try:
-            handle = descend(place.path)
+            handle = open_directory(location.path)
         except FileNotFoundError:
-            raise ToolError(f"There is no directory {place.name}.") from None
+            raise ToolError(f"There is no directory {location.name}.") from None
         except NotADirectoryError:
-            raise ToolError(f"{place.name} is a file, not a directory. Use view to read it.") from None
+            raise ToolError(f"{location.name} is a file, not a directory. Use view to read it.") from None
         except OSError as error:
-            raise ToolError(f"{place.name} cannot be listed: {(error.strerror or 'refused').lower()}.") from None
-        listing = Listing(place, handle, ignore, most, max(0, depth), stop)
+            raise ToolError(f"{location.name} cannot be listed: {(error.strerror or 'refused').lower()}.") from None
+        listing = Listing(location, handle, ignore, most, max(0, depth), stop)
         listing.walk()
         return listing

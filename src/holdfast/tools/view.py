@@ -14,10 +14,10 @@ from holdfast.domain.files import ReadMark
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import Remark, no_remark, place_of
+from holdfast.tools.file_edit import Remark, no_remark, resolve_location
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import FileLocation, opened, read, too_large
-from holdfast.workspace.files.text_encoding import decoded
+from holdfast.workspace.files.open_files import FileLocation, open_plain_file, read_whole_file, too_large_error
+from holdfast.workspace.files.text_encoding import decode
 
 __all__ = ["NamedSkill", "View", "ViewArguments"]
 
@@ -78,68 +78,68 @@ class View(BaseTool[ViewArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
-        place = await place_of(context, arguments.file_path)
+        location = await resolve_location(context, arguments.file_path)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
-        if place.is_inside or not any(is_within(top, place.path) for top in self._readable()):
+        if location.is_inside or not any(is_within(top, location.path) for top in self._readable()):
             # Inside the workspace nobody is asked, unless a rule says so, or forbids it.
-            params = {"file_path": place.path, "offset": skip, "limit": limit}
-            await context.permit(Permit(self.name, "read", place.path, f"Read file {place.path}", params))
-        suffix = os.path.splitext(place.path)[1].lower()
+            params = {"file_path": location.path, "offset": skip, "limit": limit}
+            await context.permit(Permit(self.name, "read", location.path, f"Read file {location.path}", params))
+        suffix = os.path.splitext(location.path)[1].lower()
         if suffix in _PICTURES:
-            return await self._picture(context, place, *_PICTURES[suffix])
-        skill = self._skill_at(place.path)
+            return await self._picture(context, location, *_PICTURES[suffix])
+        skill = self._skill_at(location.path)
         if skill is not None and limit == _LINES:
             # Half of its instructions would be worse than none.
             limit = _WHOLE
-        section = await asyncio.to_thread(_section, place, skip, limit)
+        section = await asyncio.to_thread(_section, location, skip, limit)
         await context.record(
-            MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest=section.digest))
+            MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), digest=section.digest))
         )
         shown = [_cut(line) for line in section.lines]
         size = sum(len(line.encode()) + 1 for line in shown)
         if size > _MOST_BYTES and skill is None:
             raise ToolError(
-                f"These {len(shown)} lines of {place.name} have {size:,} bytes; at most {_MOST_BYTES:,} are shown."
+                f"These {len(shown)} lines of {location.name} have {size:,} bytes; at most {_MOST_BYTES:,} are shown."
                 " Ask for fewer with limit, or find the place with grep first."
             )
         numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
-        remarks = filter(None, [await self._remark(place.path)])
+        remarks = filter(None, [await self._remark(location.path)])
         content = "\n".join(["<file>", *numbered, *_note(section, skip), "</file>", *remarks])
-        shows = {"file_path": place.path, "content": "\n".join(section.lines)}
+        shows = {"file_path": location.path, "content": "\n".join(section.lines)}
         if skill is not None:
             shows |= {"resource_type": "skill", "resource_name": skill.name, "resource_description": skill.description}
         return ToolOutcome(content, metadata(**shows))
 
-    async def _picture(self, context: ToolContext, place: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
+    async def _picture(self, context: ToolContext, location: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:
-            raise ToolError(f"{place.name} is a picture, and this model cannot look at pictures.")
-        seen = await asyncio.to_thread(read, place, _MOST_BYTES)
+            raise ToolError(f"{location.name} is a picture, and this model cannot look at pictures.")
+        seen = await asyncio.to_thread(read_whole_file, location, _MOST_BYTES)
         if not seen.data.startswith(magic):
-            raise ToolError(f"{place.name} is not what its name says: its content is no {mime_type}.")
-        await context.record(MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), seen.digest)))
+            raise ToolError(f"{location.name} is not what its name says: its content is no {mime_type}.")
+        await context.record(MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), seen.digest)))
         data = base64.b64encode(seen.data).decode()
-        text = f"{place.name}: {mime_type}, {len(seen.data):,} bytes"
-        return ToolOutcome(text, metadata(file_path=place.path, content=""), data=data, mime_type=mime_type)
+        text = f"{location.name}: {mime_type}, {len(seen.data):,} bytes"
+        return ToolOutcome(text, metadata(file_path=location.path, content=""), data=data, mime_type=mime_type)
 
 
-def _section(place: FileLocation, skip: int, limit: int) -> _Section:
-    with opened(place) as (_, status):
+def _section(location: FileLocation, skip: int, limit: int) -> _Section:
+    with open_plain_file(location) as (_, status):
         size = status.st_size
     if size > _WHOLE:
-        return _part(place, skip, limit)
-    seen = read(place, _WHOLE)
-    text, _ = decoded(seen.data, place.name)
+        return _part(location, skip, limit)
+    seen = read_whole_file(location, _WHOLE)
+    text, _ = decode(seen.data, location.name)
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     return _Section([line.removesuffix("\r") for line in lines[skip : skip + limit]], len(lines), seen.digest)
 
 
-def _part(place: FileLocation, skip: int, limit: int) -> _Section:
+def _part(location: FileLocation, skip: int, limit: int) -> _Section:
     """Some lines of a file that is too large to be held: read up to them, and no further."""
     lines: list[str] = []
     size = 0
-    with opened(place) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
+    with open_plain_file(location) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
         for _ in range(skip):
             # Pieces of a line without an end are read as lines; a file of one endless line is no text for people.
             if not stream.readline(_WHOLE):
@@ -149,8 +149,8 @@ def _part(place: FileLocation, skip: int, limit: int) -> _Section:
             if not line:
                 break
             if len(line) == _WHOLE:
-                raise too_large(f"A line of {place.name}", len(line), _WHOLE)
-            lines.append(decoded(line, place.name)[0].removesuffix("\n").removesuffix("\r"))
+                raise too_large_error(f"A line of {location.name}", len(line), _WHOLE)
+            lines.append(decode(line, location.name)[0].removesuffix("\n").removesuffix("\r"))
             size += len(line)
             if size > _WHOLE:
                 break

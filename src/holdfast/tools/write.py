@@ -8,8 +8,8 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import Remark, change, current, no_remark
-from holdfast.workspace.files.text_encoding import line_end, with_line_end
+from holdfast.tools.file_edit import Remark, change_file, current_file, no_remark
+from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
 __all__ = ["Write", "WriteArguments"]
 
@@ -28,14 +28,14 @@ class Write(BaseTool[WriteArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: WriteArguments) -> ToolOutcome:
-        now = await current(context, arguments.file_path)
+        now = await current_file(context, arguments.file_path)
         content, note = arguments.content, ""
-        if now.text is not None and line_end(now.text) == "\r\n" and "\n" in content and "\r" not in content:
+        if now.text is not None and line_ending(now.text) == "\r\n" and "\n" in content and "\r" not in content:
             # A view does not show how lines end; who writes the file anew did not mean to change that.
-            content, note = with_line_end(content, "\r\n"), " Its Windows line ends were kept."
+            content, note = with_line_ending(content, "\r\n"), " Its Windows line ends were kept."
         if content == now.text:
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
-        difference, _, _ = await change(context, self.name, now, content)
+        difference, _, _ = await change_file(context, self.name, now, content)
         told = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
-        done = f"Wrote {now.place.name} ({difference.counts}).{note}"
-        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.place.path)])), told)
+        done = f"Wrote {now.location.name} ({difference.counts}).{note}"
+        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.location.path)])), told)

@@ -21,6 +21,7 @@ from rich.theme import Theme
 from textual.strip import Strip
 
 from holdfast.domain.events import AgentNotice
+from holdfast.domain.line_diff import count_changes
 from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -40,7 +41,6 @@ from holdfast.tui.blocks import (
     headline_of,
 )
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.line_diff import counted
 from holdfast.tui.palette import Palette
 
 __all__ = [
@@ -359,7 +359,7 @@ def _card(card: Card, look: Palette, directory: str, *, is_unfolded: bool) -> Re
     if card.steps:
         inside.append(_steps(card, look, directory, is_unfolded=is_unfolded))
     if change := change_of(card):
-        more, less = counted(change)
+        more, less = count_changes(change)
         head.append(f"  +{more}", style=look.success)
         head.append(f" -{less}", style=look.error)
         # While a call is being streamed, every frame would be highlighted again.

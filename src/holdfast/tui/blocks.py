@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
+from holdfast.domain.line_diff import DiffLine, diff_lines, parse_unified_diff
 from holdfast.domain.messages import (
     BinaryPart,
     Finish,
@@ -24,7 +25,6 @@ from holdfast.domain.messages import (
     ToolCallPart,
     ToolResult,
 )
-from holdfast.tui.line_diff import DiffLine, diff_of, parsed
 from holdfast.tui.terminal_text import without_codes
 
 __all__ = [
@@ -338,14 +338,14 @@ def change_of(card: Card) -> list[DiffLine]:
     facts = facts_of(card.metadata)
     diff, old, new = facts.get("diff"), facts.get("old_content"), facts.get("new_content")
     if isinstance(diff, str):
-        return parsed(diff)[:_MOST_LINES]
+        return parse_unified_diff(diff)[:_MOST_LINES]
     if isinstance(new, str):
-        return diff_of(old if isinstance(old, str) else "", new)[:_MOST_LINES]
+        return diff_lines(old if isinstance(old, str) else "", new)[:_MOST_LINES]
     asked = facts_of(card.input)
     if isinstance(asked.get("content"), str):
-        return diff_of("", asked["content"])[:_MOST_LINES]
+        return diff_lines("", asked["content"])[:_MOST_LINES]
     if isinstance(asked.get("new_string"), str):
-        return diff_of(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
+        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
     return []
 
 

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax, SyntaxTheme
 
-from holdfast.tui.line_diff import DiffLine, Pair, changed_span, paired
+from holdfast.domain.line_diff import ColumnPair, DiffLine, changed_span, pair_columns
 from holdfast.tui.palette import Palette
 
 __all__ = ["SPLIT_FROM", "Coloured", "DiffView", "coloured"]
@@ -121,7 +121,7 @@ class DiffView:
     def _columns(self, wide: int) -> Iterator[list[Segment]]:
         left = (wide - 3) // 2
         bar = Segment(" │ ", self._style(self._look.faint))
-        for old, new in paired(self._lines):
+        for old, new in pair_columns(self._lines):
             if old is not None and old.kind == "hunk":
                 yield [self._hunk(wide)]
                 continue
@@ -217,7 +217,7 @@ def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, Colo
 
 
 def _partners(lines: Sequence[DiffLine]) -> Iterator[tuple[DiffLine, DiffLine]]:
-    pairs: list[Pair] = paired(lines)
+    pairs: list[ColumnPair] = pair_columns(lines)
     for old, new in pairs:
         if old is not None and new is not None and old is not new:
             yield old, new

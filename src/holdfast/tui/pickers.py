@@ -10,6 +10,7 @@ from textual import work
 from holdfast.domain.extensions import LspInfo, LspState, McpInfo
 from holdfast.domain.files import FileVersion, UndoAsk
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.line_diff import count_changes, diff_lines
 from holdfast.domain.processes import JobInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -17,7 +18,6 @@ from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.protocol.extension_routes import SkillInfo
 from holdfast.tui.base_app import Stage
 from holdfast.tui.block_render import ago, elapsed, price, thousands, usage_of
-from holdfast.tui.line_diff import counted, diff_of
 from holdfast.tui.screens.dialogs import AutoApprove, Confirm, TextInput
 from holdfast.tui.screens.pager import DiffScreen, PagerScreen
 from holdfast.tui.screens.picker import Choice, Picked, Picker
@@ -316,7 +316,7 @@ class Choosing(Stage):
             first, last = changes[picked.value]
             screen = DiffScreen(
                 picked.value.removeprefix(root),
-                diff_of(first.content, last.content),
+                diff_lines(first.content, last.content),
                 self.look,
                 can_undo=True,
             )
@@ -412,7 +412,7 @@ def _changes(versions: Sequence[FileVersion]) -> dict[str, tuple[FileVersion, Fi
 
 
 def _change_choice(path: str, first: FileVersion, last: FileVersion, root: str) -> Choice:
-    more, less = counted(diff_of(first.content, last.content))
+    more, less = count_changes(diff_lines(first.content, last.content))
     word = "removed" if last.is_missing else "new" if first.is_missing else ""
     return Choice(path, path.removeprefix(root), f"+{more} -{less}  {word}".rstrip())
 

@@ -159,8 +159,8 @@ class Servers:
     def take(self, event: object) -> bool:
         """Process an event. Returns True if it concerns a server."""
         match event:
-            case McpEvent(payload=change):
-                notice = change.payload
+            case McpEvent(change=change):
+                notice = change.object
                 known = self.mcps.get(notice.name) or McpInfo(notice.name, notice.state, NEVER)
                 self.mcps[notice.name] = msgspec.structs.replace(
                     known,
@@ -170,9 +170,9 @@ class Servers:
                     prompt_count=notice.prompt_count,
                     resource_count=notice.resource_count,
                 )
-            case LspEvent(payload=told):
-                self.lsps[told.payload.name] = LspInfo(
-                    told.payload.name, told.payload.state, NEVER, told.payload.error, told.payload.diagnostic_count
+            case LspEvent(change=told):
+                self.lsps[told.object.name] = LspInfo(
+                    told.object.name, told.object.state, NEVER, told.object.error, told.object.diagnostic_count
                 )
             case _:
                 return False
@@ -396,13 +396,13 @@ class ServerConnection:
             self._start(self._read_servers())
         elif self.servers.take(item.event):
             self._on_change()
-        elif isinstance(item.event, AttachedEvent) and item.event.payload.payload.session_id == self.session:
-            self._count(item.event.payload.payload.clients)
+        elif isinstance(item.event, AttachedEvent) and item.event.change.object.session_id == self.session:
+            self._count(item.event.change.object.clients)
         if not self.view.apply(item):
             return
         match item.event:
-            case MessageEvent(payload=change):
-                self._touch(change.payload.session_id, change.payload.id, change.payload)
+            case MessageEvent(change=change):
+                self._touch(change.object.session_id, change.object.id, change.object)
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 self._touch(growth.session_id, growth.message_id)
             case ToolOutputEvent(payload=output):
@@ -414,19 +414,19 @@ class ServerConnection:
     def _note(self, event: object) -> None:
         """Process an event that is not part of a message but changes the display."""
         match event:
-            case AgentEvent(payload=said):
-                self.notice = said.payload if said.payload.type in ("retrying", "re_authenticate") else self.notice
-                self.told += [said.payload.error] if said.payload.type == "fallback" else []
-            case PermissionNotificationEvent(payload=answer):
-                self.answers[answer.payload.id] = answer.payload
-            case QuestionNotificationEvent(payload=closed):
-                self.answers[closed.payload.batch_id] = closed.payload
-            case RunEvent(payload=run) if run.type == "updated" and run.payload.state == "waiting":
+            case AgentEvent(change=said):
+                self.notice = said.object if said.object.type in ("retrying", "re_authenticate") else self.notice
+                self.told += [said.object.error] if said.object.type == "fallback" else []
+            case PermissionNotificationEvent(change=answer):
+                self.answers[answer.object.id] = answer.object
+            case QuestionNotificationEvent(change=closed):
+                self.answers[closed.object.batch_id] = closed.object
+            case RunEvent(change=run) if run.type == "updated" and run.object.state == "waiting":
                 self._start(self._read_order())
-            case RunCompleteEvent(payload=end):
+            case RunCompleteEvent(change=end):
                 self.notice = None if self.notice and self.notice.type == "retrying" else self.notice
-                self.ended.append(end.payload.run_id)
-            case SessionEvent(payload=session) if session.type == "deleted" and session.payload.id == self.session:
+                self.ended.append(end.object.run_id)
+            case SessionEvent(change=session) if session.type == "deleted" and session.object.id == self.session:
                 self.session, self.is_new = None, True
                 self.index.load(())
             case _:

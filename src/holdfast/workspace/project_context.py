@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.open_files import read_within
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
@@ -156,7 +156,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.mark: object = None
-        self.known: Surroundings | None = None
+        self.known: ProjectContext | None = None
         self.scan: Scan | None = None
         self.message: MessageId | None = None
 
@@ -177,7 +177,7 @@ class ContextLoader:
         self._scan = scan
         self._seen: OrderedDict[SessionId, _Session] = OrderedDict()
 
-    async def look(self, session: SessionId) -> Surroundings:
+    async def load(self, session: SessionId) -> ProjectContext:
         """Return the context of a session. Context files are read again when they have changed."""
         manners = self._manners()
         places = context_places(self._directory, manners.own_files, manners.context_paths)
@@ -204,10 +204,10 @@ class ContextLoader:
         return {seen.message: seen.scan.changes}
 
     async def _look_anew(
-        self, places: Sequence[ContextPlace], manners: ContextOptions, known: Surroundings | None
-    ) -> Surroundings:
+        self, places: Sequence[ContextPlace], manners: ContextOptions, known: ProjectContext | None
+    ) -> ProjectContext:
         """Read the context again; date and git state remain those of the session's beginning."""
-        return Surroundings(
+        return ProjectContext(
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",
             known.date if known else self._today(),

@@ -10,7 +10,7 @@ import pytest
 
 from config.place import Place
 from holdfast.config.credentials import Credentials
-from holdfast.config.trust import file_digest
+from holdfast.config.trust import content_digest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
@@ -22,7 +22,7 @@ from holdfast.extensions.hooks.hook_config import Hook
 from holdfast.extensions.hooks.hook_process import run_hook
 from holdfast.extensions.hooks.hooks import Hooks
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 from holdfast.workspace.process.guard import CannotStart
 
 Json = dict[str, Any]
@@ -228,7 +228,7 @@ class Site:
         return self.place.write(self.place.project / f".claude/{file}", json.dumps(tree))
 
     def trust(self, path: Path) -> None:
-        self.configuration.trust.trust_files({str(path): file_digest(path.read_bytes())}, at=1.0)
+        self.configuration.trust.trust_files({str(path): content_digest(path.read_bytes())}, at=1.0)
 
     def commands(self) -> list[str]:
         return [hook.command for hook in self.hooks.current()]

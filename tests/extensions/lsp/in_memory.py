@@ -193,7 +193,7 @@ class Site:
         return self.fleet.infos()[self.name]
 
     def told(self) -> list[tuple[str, LspState, int]]:
-        notices = [event.payload.payload for event in self.events if isinstance(event, LspEvent)]
+        notices = [event.change.object for event in self.events if isinstance(event, LspEvent)]
         return [(notice.type, notice.state, notice.diagnostic_count) for notice in notices]
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from holdfast.domain.settings import LspSettings
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Times
 from holdfast.extensions.lsp.lsp_types import uri_of
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 READY, ERROR, STARTING, STOPPED = LspState.READY, LspState.ERROR, LspState.STARTING, LspState.STOPPED

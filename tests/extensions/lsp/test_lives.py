@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.tool_client import until
 from extensions.lsp.tongues import SERVER, Tongues, edit, tongues, view
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
@@ -16,9 +17,8 @@ from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.hostile import new_token, survivors
 from server.helpers import place, process
-from walks.hands import until
+from trials.hostile_commands import new_token, survivors
 
 
 async def opened(speak: Tongues, session: str, **files: str) -> None:

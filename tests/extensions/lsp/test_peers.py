@@ -12,7 +12,7 @@ from holdfast.extensions.lsp import lsp_connection
 from holdfast.extensions.lsp import lsp_connection as module
 from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnection, RequestRefused, RequestTimeout
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 from holdfast.workspace.process.guard import CannotStart
 
 

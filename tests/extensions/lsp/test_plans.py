@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 from holdfast.domain.settings import LspSettings, Options, Settings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp.server_config import (
@@ -194,7 +194,7 @@ def test_whether_somebody_may_help(work: Path, tmp_path: Path) -> None:
 
 
 def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
-    places = places_for(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
+    places = locate_settings(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
     client = {"PATH": "/usr/bin", "MODEL_KEY": "a-key-of-a-model", "OTHER": "a-key-of-a-model", "PLAIN": "x"}
     ground = SimpleNamespace(
         path=str(work),
@@ -213,11 +213,11 @@ def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
 def test_nothing_of_a_project_is_run_outside_of_its_sandbox(work: Path, tmp_path: Path, sandbox: str) -> None:
     """A command inside could have put it there, after somebody trusted the project."""
     (work / "holdfast.toml").write_text(f'{sandbox}[lsp.own]\ncommand = "own"\n')
-    places = places_for(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
+    places = locate_settings(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
     configuration = Configuration(places, {})
-    project = configuration.reading().project
+    project = configuration.snapshot().project
     configuration.trust.trust(project.anchor, project.digest, at=0.0)
     ground = SimpleNamespace(path=str(work), configuration=configuration, environment={}, secrets=lambda: ((), ()))
     site, _ = surveyed(cast(ExtensionContext, ground))
-    assert configuration.reading().project.is_trusted
+    assert configuration.snapshot().project.is_trusted
     assert site.is_trusted is not bool(sandbox)

@@ -8,7 +8,7 @@ import pytest
 from extensions.lsp.in_memory import Site
 from extensions.mcp.in_memory import in_virtual_time
 from holdfast.domain.extensions import LspState
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 # What changes, and how the server stands afterwards; None where it stays.
 REPLACED: dict[str, tuple[Callable[[Site], None], LspState | None]] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.tool_client import until
 from extensions.lsp.tongues import Tongues, edit, tongues, view, write
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
@@ -14,7 +15,6 @@ from holdfast.domain.ids import SessionId
 from holdfast.extensions.lsp import server_state
 from holdfast.extensions.lsp.diagnostics_wait import Times
 from server.helpers import RawStream, read_until
-from walks.hands import until
 
 SHORT = Times(0.5, 0.2, 0.05)
 """When a server is bad, and it is known how that ends."""
@@ -118,9 +118,9 @@ async def test_states_and_counts_are_told_to_everybody() -> None:
             await speak.says(edit("a.zz", "one", "BAD ODD"), session)
             told = await read_until(
                 events,
-                lambda item: isinstance(item.event, LspEvent) and item.event.payload.payload.diagnostic_count > 0,
+                lambda item: isinstance(item.event, LspEvent) and item.event.change.object.diagnostic_count > 0,
             )
-        notices = [item.event.payload.payload for item in told if isinstance(item.event, LspEvent)]
+        notices = [item.event.change.object for item in told if isinstance(item.event, LspEvent)]
         assert [(notice.type, notice.state) for notice in notices] == [
             ("state_changed", LspState.STARTING),
             ("state_changed", LspState.READY),

@@ -25,7 +25,7 @@ from holdfast.extensions.lsp.lsp_types import Capabilities, uri_of
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig
 from holdfast.extensions.lsp.server_session import ServerSession
 from holdfast.testing.gates import start
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 moments = st.floats(0, 100)
 

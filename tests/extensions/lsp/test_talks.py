@@ -11,7 +11,7 @@ from holdfast.domain.extensions import NEVER
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, WHEN_ASKED
 from holdfast.extensions.lsp.lsp_types import uri_of
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 WATCHED = "workspace/didChangeWatchedFiles"

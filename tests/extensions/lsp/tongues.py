@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from e2e.test_tools_files import edit, view, write
+from e2e.tool_client import ToolClient, tool_client
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.domain.messages import ToolResult
 from holdfast.extensions.lsp.diagnostics_wait import Times
 from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.server.workspace_manager import GracePeriods
 from server.helpers import Place, place
-from walks.hands import Hands, hands
-from walks.test_tools_files import edit, view, write
 
 __all__ = ["NODE", "PATIENT", "SERVER", "Tongues", "edit", "tongues", "view", "write"]
 
@@ -29,7 +29,7 @@ SERVER = Path(__file__).with_name("language_server.py")
 class Tongues:
     """`folder` is where our server is told its manners; files that end in `zz` are its own."""
 
-    def __init__(self, one: Hands, folder: Path) -> None:
+    def __init__(self, one: ToolClient, folder: Path) -> None:
         self.one = one
         self.folder = folder
         self.project = one.project
@@ -57,11 +57,11 @@ class Tongues:
 
     @property
     def fleet(self) -> LspManager:
-        return self.one.server.hub.desk(self.one.workspace).outfit.extensions.lsp.fleet
+        return self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.fleet
 
     def waits(self, times: Times) -> None:
         """How long a change waits."""
-        self.one.server.hub.desk(self.one.workspace).outfit.extensions.lsp.after_a_change = times
+        self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.after_a_change = times
 
     async def infos(self) -> dict[str, LspInfo]:
         return await self.one.client.list_lsps(self.one.workspace)
@@ -92,7 +92,7 @@ async def tongues(
 ) -> AsyncIterator[Tongues]:
     """`path`: directories where language servers are looked for, before the usual ones."""
     env = (f"PATH={':'.join([*map(str, path), '/usr/local/bin', '/usr/bin', '/bin'])}", f"HOME={os.environ['HOME']}")
-    async with place() as own, hands(where or own, env=env, graces=graces, yolo=yolo) as one:
+    async with place() as own, tool_client(where or own, env=env, graces=graces, yolo=yolo) as one:
         folder = one.server.place.root / "ours"
         folder.mkdir(exist_ok=True)
         made = Tongues(one, folder)

@@ -17,7 +17,7 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.mcp.extension import McpExtension
-from holdfast.testing.loop import SeededLoop
+from holdfast.testing.seeded_loop import SeededLoop
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Context", "Program", "Site", "ends", "hangs", "in_virtual_time", "now", "play", "refuses", "tool"]
@@ -243,7 +243,7 @@ class Site:
 
     def told(self) -> list[tuple[str, str, int]]:
         """Every notice: its kind, the state and the number of tools."""
-        notices = [event.payload.payload for event in self.events if isinstance(event, McpEvent)]
+        notices = [event.change.object for event in self.events if isinstance(event, McpEvent)]
         return [(notice.type, notice.state, notice.tool_count) for notice in notices]
 
     async def until(self, condition: Callable[[], object]) -> None:

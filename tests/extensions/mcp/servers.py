@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from e2e.tool_client import ToolClient
 from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.messages import ToolResult
-from holdfast.testing.hostile import survivors
 from server.helpers import read_until
-from walks.hands import Hands
+from trials.hostile_commands import survivors
 
 __all__ = [
     "EVERYTHING",
@@ -77,23 +77,23 @@ def wrapped(line: str, server: dict[str, Any]) -> dict[str, Any]:
     return {**server, "command": "sh", "args": ["-c", line, "sh", server["command"], *server.get("args", ())]}
 
 
-async def add(one: Hands, **servers: dict[str, Any]) -> dict[str, McpInfo]:
+async def add(one: ToolClient, **servers: dict[str, Any]) -> dict[str, McpInfo]:
     """Configured beside those that are there; returns when all have been tried."""
     for name, server in servers.items():
         await one.client.config_set(one.workspace, f"mcp.{name}", server, scope=1)
     return {name: await stands(one, name, "connected", "error", "needs auth", "disabled") for name in servers}
 
 
-async def results(one: Hands, *calls: tuple[str, object]) -> list[ToolResult]:
+async def results(one: ToolClient, *calls: tuple[str, object]) -> list[ToolResult]:
     """In the order of the calls, whichever was done first."""
     return sorted(await one.do(*calls), key=lambda result: result.tool_call_id)
 
 
-async def state(one: Hands, name: str) -> McpInfo:
+async def state(one: ToolClient, name: str) -> McpInfo:
     return (await one.client.mcp_states(one.workspace))[name]
 
 
-async def stands(one: Hands, name: str, *wanted: str, but: Callable[[McpInfo], bool] = lambda _: True) -> McpInfo:
+async def stands(one: ToolClient, name: str, *wanted: str, but: Callable[[McpInfo], bool] = lambda _: True) -> McpInfo:
     """Until it stands so."""
     async with asyncio.timeout(100), one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
@@ -104,7 +104,7 @@ async def stands(one: Hands, name: str, *wanted: str, but: Callable[[McpInfo], b
     return info
 
 
-async def answered(one: Hands, call: tuple[str, object]) -> ToolResult:
+async def answered(one: ToolClient, call: tuple[str, object]) -> ToolResult:
     """Until it is no error: a server that comes back on a busy machine may miss a time limit first."""
     async with asyncio.timeout(100):
         while (result := (await one.do(call))[0]).is_error:

@@ -11,7 +11,7 @@ from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
 from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cli_environment import PATIENCE, cli_environment
 from extensions.mcp.office import browse, office
 from extensions.mcp.servers import STUB_TIME
-from walks.stage import PATIENCE, staged
 
 
 async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> None:
-    async with staged() as stage:
+    async with cli_environment() as stage:
         time = (STUB_TIME["command"], *STUB_TIME["args"])
         empty = await stage.call("mcp")
         assert (empty.code, empty.out) == (0, "")
@@ -75,7 +75,7 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
     ],
 )
 async def test_mistakes_are_sentences_and_change_nothing(arguments: tuple[str, ...], sentence: str) -> None:
-    async with staged(serves=False) as stage:
+    async with cli_environment(serves=False) as stage:
         before = stage.settings.read_text()
         done = await stage.call("mcp", *arguments)
         assert done.code != 0
@@ -85,7 +85,7 @@ async def test_mistakes_are_sentences_and_change_nothing(arguments: tuple[str, .
 
 
 async def test_one_logs_in_with_a_browser() -> None:
-    async with office() as there, staged() as stage:
+    async with office() as there, cli_environment() as stage:
         await stage.say("mcp", "add", "office", "--url", there.url)
         shown = await stage.call("mcp")
         assert "needs login" in shown.out

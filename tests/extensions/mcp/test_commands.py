@@ -2,13 +2,13 @@
 
 import pytest
 
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.extensions import McpArgument
 from holdfast.domain.messages import text_of
 from holdfast.extensions.mcp.extension import arguments_in
 from holdfast.protocol.bodies import AgentMessage
-from walks.hands import Hands, hands
 
 pytestmark = needs_node
 
@@ -25,7 +25,7 @@ def test_what_is_typed_goes_to_the_arguments() -> None:
     assert arguments_in("many words", ()) == {}
 
 
-async def _sent(one: Hands, prompt: str) -> str:
+async def _sent(one: ToolClient, prompt: str) -> str:
     """What the model was asked."""
     session = await one.session()
     run = await one.client.send_prompt(one.workspace, AgentMessage(session, prompt, interactive=True))
@@ -35,7 +35,7 @@ async def _sent(one: Hands, prompt: str) -> str:
 
 
 async def test_a_prompt_of_a_server_is_a_command() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=EVERYTHING)
         notes = {note.name: note for note in await one.client.list_commands(one.workspace)}
         note = notes["all:args-prompt"]

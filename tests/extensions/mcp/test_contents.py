@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything, unhurried
+from extensions.mcp.anything import anything
 from holdfast.domain.extensions import McpContents
 from holdfast.extensions.mcp.tool_results import (
     MOST_MEDIA,
@@ -122,7 +122,6 @@ def test_a_prompt_is_one_text() -> None:
 _json = anything("type", "text", "data", "uri", "resource", "mimeType", "blob", "x")
 
 
-@unhurried
 @given(
     st.dictionaries(st.sampled_from(["content", "structuredContent", "isError", "contents", "messages"]), _json),
     st.booleans(),

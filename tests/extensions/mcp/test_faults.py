@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.tool_client import ToolClient, tool_client, until
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
@@ -25,7 +26,6 @@ from extensions.mcp.servers import (
 )
 from holdfast.domain.events import HelloEvent, McpEvent
 from server.helpers import read_until
-from walks.hands import Hands, hands, until
 
 pytestmark = needs_node
 
@@ -39,7 +39,7 @@ def marked(server: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
         run = await one.ask(session, LONG, ECHO)
@@ -57,7 +57,7 @@ async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_
 
 async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
@@ -72,7 +72,7 @@ async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeyp
     """A call that was never sent may be sent to the next one."""
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.IDLE", 0.0)
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 1.0)
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
@@ -84,7 +84,7 @@ async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeyp
 async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> None:
     """R4, R5: at once, and the server stays."""
     heard = tmp_path / "heard"
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=wrapped(f'tee {heard} | "$@"', STUB_EVERYTHING))
         session = await one.session()
         run = await one.ask(session, LONG)
@@ -101,7 +101,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> No
 
 
 async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
         run = await one.ask(session, LONG)
@@ -114,7 +114,7 @@ async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -
 
 async def test_a_flood_of_words_is_bounded_and_harms_nobody(tmp_path: Path) -> None:
     flood = "yes a flood of words >&2 & echo junk; exec "
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, time=wrapped(flood + '"$@"', own(STUB_TIME, tmp_path)))
         now = ("mcp_time_get_current_time", {"timezone": "UTC"})
         for result in await results(one, now, now, now):
@@ -126,7 +126,7 @@ async def test_a_flood_of_words_is_bounded_and_harms_nobody(tmp_path: Path) -> N
     assert not living(tmp_path)
 
 
-def _broken(one: Hands) -> dict[str, dict[str, Any]]:
+def _broken(one: ToolClient) -> dict[str, dict[str, Any]]:
     return {
         "crash": {"command": "sh", "args": ["-c", "echo it broke >&2; exit 3"]},
         "wrong": {"command": "no-such-program"},
@@ -142,7 +142,7 @@ def _broken(one: Hands) -> dict[str, dict[str, Any]]:
 
 
 async def test_what_cannot_start_says_why_and_what_to_do() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         found = await add(one, **_broken(one))
         assert found.pop("off").state == "disabled"
         assert {info.state for info in found.values()} <= {"error", "starting"}
@@ -172,7 +172,7 @@ async def test_what_cannot_start_says_why_and_what_to_do() -> None:
 
 async def test_states_are_told_to_those_who_listen() -> None:
     """In the words that stock clients know."""
-    async with hands() as one, one.client.events(one.workspace, since=0) as events:
+    async with tool_client() as one, one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
         await one.client.config_set(one.workspace, "mcp.time", STUB_TIME, scope=1)
         states: list[tuple[str, int]] = []
@@ -180,7 +180,7 @@ async def test_states_are_told_to_those_who_listen() -> None:
             seen = await read_until(events, lambda item: isinstance(item.event, McpEvent))
             event = seen[-1].event
             assert isinstance(event, McpEvent)
-            states.append((event.payload.payload.state, event.payload.payload.tool_count))
+            states.append((event.change.object.state, event.change.object.tool_count))
         assert states == [("starting", 0), ("connected", 2)]
 
 
@@ -189,7 +189,7 @@ async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; setsid sleep 6000 & "
     other = tmp_path / "other"
     other.mkdir()
-    async with hands() as one:
+    async with tool_client() as one:
         await add(
             one,
             files=filesystem(tmp_path),
@@ -202,7 +202,7 @@ async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
         assert len(mine) >= 3
         (pid,) = living(tmp_path, "everything")
         os.kill(pid, signal.SIGSTOP)
-        elsewhere = Hands(one.server, one.client, second.id, one.model)
+        elsewhere = ToolClient(one.server, one.client, second.id, one.model)
         await stands(elsewhere, "files", "connected")
         await one.client.leave_workspace(one.workspace)
         await gone(*set(mine) - set(living(other)))

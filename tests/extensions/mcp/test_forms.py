@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything, unhurried
+from e2e.tool_client import ToolClient, tool_client
+from extensions.mcp.anything import anything
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.domain.approvals import QuestionAnswer, QuestionRequest
 from holdfast.domain.messages import ToolResult
 from holdfast.extensions.mcp.elicitation import MOST_FIELDS, content_of, fields_of
-from walks.hands import Hands, hands
 
 ASK: tuple[str, object] = ("mcp_all_trigger-elicitation-request", {})
 
@@ -106,7 +106,6 @@ def test_addresses_and_empty_forms_want_a_yes() -> None:
 _JSON = anything("type", "enum", "oneOf", "items", "title", "properties", "required", "const")
 
 
-@unhurried
 @given(_JSON, st.dictionaries(st.sampled_from(["type", "enum", "oneOf", "items", "title", "enumNames"]), _JSON))
 def test_whatever_a_server_asks_is_a_question(schema: object, inside: dict[str, Any]) -> None:
     for wanted in ({"requestedSchema": schema}, form(x=inside), form(x=schema)):
@@ -115,14 +114,14 @@ def test_whatever_a_server_asks_is_a_question(schema: object, inside: dict[str, 
         content_of(fields, answers(*({} for _ in fields)))
 
 
-async def _asked(one: Hands) -> QuestionRequest:
+async def _asked(one: ToolClient) -> QuestionRequest:
     async with asyncio.timeout(40):
         while not (found := await one.client.pending_questions(one.workspace)):
             pass
     return found[0]
 
 
-async def _answered(one: Hands, **given: dict[str, Any]) -> None:
+async def _answered(one: ToolClient, **given: dict[str, Any]) -> None:
     """Those whose question begins so; the others are skipped."""
     batch = await _asked(one)
     said = [
@@ -133,14 +132,14 @@ async def _answered(one: Hands, **given: dict[str, Any]) -> None:
     assert (await one.client.answer_question(one.workspace, body)).resolved
 
 
-async def _result(one: Hands, session: Any) -> ToolResult:  # noqa: ANN401 - an id
+async def _result(one: ToolClient, session: Any) -> ToolResult:  # noqa: ANN401 - an id
     return (await one.results(session))[-1]
 
 
 @needs_node
 async def test_a_person_is_asked_for_a_server_and_the_call_waits() -> None:
     """Also longer than a call may be silent: nobody is given up because somebody thinks."""
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all={**EVERYTHING, "call_timeout": 1})
         session = await one.session()
         run = await one.ask(session, ASK)
@@ -163,7 +162,7 @@ async def test_a_person_is_asked_for_a_server_and_the_call_waits() -> None:
 
 @needs_node
 async def test_a_question_of_a_server_ends_with_its_run_or_with_a_no() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
         run = await one.ask(session, ASK)

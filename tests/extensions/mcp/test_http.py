@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from e2e.tool_client import tool_client
 from extensions.mcp.office import office
 from extensions.mcp.servers import add, answered, everything, needs_node, results, stands
-from walks.hands import hands
 
 pytestmark = needs_node
 
@@ -48,7 +48,7 @@ async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Pr
 async def test_the_same_over_another_transport(kind: str) -> None:
     port = free_port()
     settings = {"type": kind, "url": f"http://127.0.0.1:{port}{PATHS[kind][1]}", "timeout": 30}
-    async with hands() as one:
+    async with tool_client() as one:
         async with listening(kind, port):
             info = (await add(one, all=settings))["all"]
             assert (info.state, info.prompt_count, info.type) == ("connected", 4, kind)
@@ -72,7 +72,7 @@ async def test_the_same_over_another_transport(kind: str) -> None:
 async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
     """Restarted, it knows no session of ours. What it refused was not done: it is asked again."""
     port = free_port()
-    async with hands() as one:
+    async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp"})
             await one.do(ECHO)
@@ -85,7 +85,7 @@ async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
 async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
     port = free_port()
-    async with hands() as one, listening("http", port) as process:
+    async with tool_client() as one, listening("http", port) as process:
         await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})
         process.send_signal(signal.SIGSTOP)
         (stalled,) = await one.do(ECHO)
@@ -99,7 +99,7 @@ async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytes
 async def test_a_server_that_dies_behind_an_address_is_missed_at_once() -> None:
     """Nobody has to call one of its tools to find out: the stream on which it speaks has ended."""
     port = free_port()
-    async with hands() as one:
+    async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30})
         gone = await stands(one, "all", "error")
@@ -110,7 +110,7 @@ async def test_a_server_that_dies_behind_an_address_is_missed_at_once() -> None:
 
 @pytest.mark.parametrize("streams", [True, False])
 async def test_an_answer_that_is_too_large_is_an_error_and_the_next_is_none(streams: bool) -> None:
-    async with office(streams=streams) as there, hands() as one:
+    async with office(streams=streams) as there, tool_client() as one:
         there.access.add("k")
         await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
         (large,) = await one.do(("mcp_office_recite", {}))

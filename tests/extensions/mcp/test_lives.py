@@ -14,7 +14,7 @@ import pytest
 
 from extensions.mcp.in_memory import Program, Site, ends, hangs, in_virtual_time, now, play, refuses, tool
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 

@@ -8,13 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.office import Office, browse, office
 from extensions.mcp.servers import add, stands, state
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.messages import ToolResult
 from holdfast.extensions.mcp.oauth_tokens import name_for
 from holdfast.testing.gates import start
-from walks.hands import Hands, hands
 
 GREET = ("mcp_office_greet", {"name": "Ada"})
 
@@ -26,27 +26,27 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_KEYRING", "0")
 
 
-async def _address(one: Hands) -> str:
+async def _address(one: ToolClient) -> str:
     async with asyncio.timeout(20):
         while not (url := (await one.client.mcp_auth_url(one.workspace, "office")).auth_url):
             pass
     return url
 
 
-async def _log_in(one: Hands) -> str:
+async def _log_in(one: ToolClient) -> str:
     login = start(one.client.mcp_auth(one.workspace, "office"))
     page = await browse(await _address(one))
     await login
     return page
 
 
-async def _greeted(one: Hands) -> ToolResult:
+async def _greeted(one: ToolClient) -> ToolResult:
     (result,) = await one.do(GREET)
     return result
 
 
 async def test_a_login_is_kept_renewed_and_asked_for_again(tmp_path: Path) -> None:
-    async with office() as there, hands() as one:
+    async with office() as there, tool_client() as one:
         assert (await add(one, office={"url": there.url}))["office"].state == "needs auth"
         (waiting,) = await one.client.mcp_pending_auth(one.workspace)
         assert (waiting.name, waiting.url) == ("office", there.url)
@@ -75,7 +75,7 @@ async def test_a_login_is_kept_renewed_and_asked_for_again(tmp_path: Path) -> No
         assert (await _greeted(one)).content == "Hello, Ada."
 
 
-async def _kept_where_it_belongs(one: Hands, there: Office, home: Path) -> None:
+async def _kept_where_it_belongs(one: ToolClient, there: Office, home: Path) -> None:
     """In the file of keys, which only its owner reads; nowhere else, and in no answer."""
     (token,) = there.access
     keys = home / "holdfast/credentials.toml"
@@ -89,7 +89,7 @@ async def _kept_where_it_belongs(one: Hands, there: Office, home: Path) -> None:
 
 
 async def test_a_token_that_is_about_to_end_is_renewed_first() -> None:
-    async with office() as there, hands() as one:
+    async with office() as there, tool_client() as one:
         there.lasts = 5
         await add(one, office={"url": there.url})
         await _log_in(one)
@@ -99,7 +99,7 @@ async def test_a_token_that_is_about_to_end_is_renewed_first() -> None:
 
 
 async def test_a_login_that_is_refused_or_forged_fails_with_a_sentence() -> None:
-    async with office() as there, hands() as one:
+    async with office() as there, tool_client() as one:
         await add(one, office={"url": there.url}, local={"command": "true"})
         there.denies = True
         login = start(one.client.mcp_auth(one.workspace, "office"))
@@ -127,7 +127,7 @@ async def test_a_login_that_is_refused_or_forged_fails_with_a_sentence() -> None
 
 async def test_a_token_goes_to_its_own_address_only() -> None:
     """R12: a server that takes the name of another does not get its token."""
-    async with office() as there, office() as elsewhere, hands() as one:
+    async with office() as there, office() as elsewhere, tool_client() as one:
         await add(one, office={"url": there.url})
         await _log_in(one)
         await stands(one, "office", "connected")
@@ -137,7 +137,7 @@ async def test_a_token_goes_to_its_own_address_only() -> None:
 
 
 async def test_with_a_key_of_ones_own_nobody_logs_in() -> None:
-    async with office() as there, hands(env=("OFFICE_KEY=a-key-of-mine",)) as one:
+    async with office() as there, tool_client(env=("OFFICE_KEY=a-key-of-mine",)) as one:
         there.access.add("a-key-of-mine")
         headers = {"Authorization": "Bearer $OFFICE_KEY"}
         assert (await add(one, office={"url": there.url, "headers": headers}))["office"].state == "connected"

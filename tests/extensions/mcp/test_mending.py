@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything, unhurried
+from extensions.mcp.anything import anything
 from holdfast.extensions.mcp.sanitize import fault_in, mended, shaped
 
 _JSON = anything("name", "uri", "type", "properties", "items", "required", "inputSchema", "arguments")
@@ -51,7 +51,6 @@ def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
     assert resources["resources"] == [{"uri": "demo://a", "name": "demo://a"}]
 
 
-@unhurried
 @given(st.fixed_dictionaries({}, optional={"tools": _JSON, "prompts": _JSON, "resources": _JSON}))
 def test_whatever_comes_it_is_a_list_that_can_be_used(result: dict[str, Any]) -> None:
     mended(result)
@@ -61,7 +60,6 @@ def test_whatever_comes_it_is_a_list_that_can_be_used(result: dict[str, Any]) ->
     assert mended(["no", "object"]) == ()
 
 
-@unhurried
 @given(_JSON)
 def test_every_provider_is_given_an_object(given: object) -> None:
     schema = shaped(given)

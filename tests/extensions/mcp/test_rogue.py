@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.tool_client import ToolClient, tool_client, until
 from extensions.mcp.servers import add, dead, gone, living, results, rogue, stands, state
 from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.detached_wait import RateLimit, StartLimiter
 from holdfast.testing.gates import start
-from walks.hands import Hands, hands, until
 
 GO: tuple[str, object] = ("mcp_rogue_go", {})
 
@@ -27,7 +27,7 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
 ) -> None:
     """A server that says with each list that it is another one already does not keep anybody busy."""
     monkeypatch.setattr(mcp_types, "FIRST_PAUSE", 600.0)
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "restless"))
         await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
         await results(one, GO, GO, GO)
@@ -41,7 +41,7 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
 
 async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> None:
     """And what providers would refuse is not sent to them: one such schema would end every turn."""
-    async with hands() as one:
+    async with tool_client() as one:
         info = (await add(one, rogue=rogue(tmp_path, "odd")))["rogue"]
         assert info.tools == ("mcp_rogue_go", "mcp_rogue_words", "mcp_rogue_banana", "mcp_rogue_deep")
         for result in await results(one, GO, ("mcp_rogue_banana", {"x": 1})):
@@ -58,7 +58,7 @@ async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["noisy", "babbling"])
 async def test_a_flood_of_messages_keeps_nobody_else_waiting(how: str, tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue={**rogue(tmp_path, how), "call_timeout": 1})
         session = await one.session()
         run = await one.ask(session, GO)
@@ -90,7 +90,7 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
 ) -> None:
     """The owner of a server never waits for it where it could not hear that it is to be given up."""
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue={**rogue(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
         await until(lambda: heard(tmp_path, "tools/list") == 2)
         (stalled,) = await one.do(GO)
@@ -119,21 +119,21 @@ async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
 
 async def test_half_a_character_in_an_answer_is_replaced(tmp_path: Path) -> None:
     """The message counts: who waits for it is not left waiting."""
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "halves"))
         (result,) = await results(one, GO)
         assert result.content == "half \N{REPLACEMENT CHARACTER} here"
 
 
 async def test_an_answer_that_is_too_large_is_an_error_with_a_reason(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "huge"))
         (huge,) = await one.do(GO)
         assert huge.is_error
         assert "It sent a message of more than 16 MiB." in huge.content
 
 
-async def _fork(one: Hands, folder: Path) -> list[int]:
+async def _fork(one: ToolClient, folder: Path) -> list[int]:
     """What it has left behind."""
     (result,) = await one.do(GO)
     assert not result.is_error
@@ -144,7 +144,7 @@ async def _fork(one: Hands, folder: Path) -> list[int]:
 
 async def test_what_a_server_leaves_behind_goes_with_it(tmp_path: Path) -> None:
     """Though it has a session of its own, hears no signal, and its parent is gone: killed, restarted, switched off."""
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "forks"))
         left = await _fork(one, tmp_path)
         (server,) = living(tmp_path, "rogue.py")
@@ -164,7 +164,7 @@ async def test_what_a_server_leaves_behind_goes_with_it(tmp_path: Path) -> None:
 
 
 async def test_the_newest_revision_tells_of_lists_to_those_who_listen(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "newest"))
         assert (await state(one, "rogue")).tool_count == 1
         await until(lambda: heard(tmp_path, "subscriptions/listen"))
@@ -179,7 +179,7 @@ async def test_two_servers_never_share_the_name_of_a_tool(tmp_path: Path) -> Non
     one_folder, other_folder = tmp_path / "one", tmp_path / "other"
     one_folder.mkdir()
     other_folder.mkdir()
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, a=rogue(one_folder, "twin"), a_b=rogue(other_folder))
         await one.do()
         names = [tool.name for tool in one.model.requests[-1].tools if tool.name.startswith("mcp_a_b_go")]

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from e2e.tool_client import script, tool_client
 from extensions.mcp.servers import (
     EVERYTHING,
     GIT,
@@ -29,7 +30,6 @@ from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.models import ModelInfo
 from holdfast.providers.scripted_model import ScriptedModel
 from server.helpers import read_until
-from walks.hands import hands, script
 
 pytestmark = needs_node
 
@@ -37,7 +37,7 @@ SEEING = ModelInfo("scripted", "seeing", supports_images=True, takes_media_in_re
 
 
 async def test_git_and_time_and_files(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await (await asyncio.create_subprocess_exec("git", "init", "-q", str(one.project))).wait()
         (one.project / "new.txt").write_text("hello")
         found = await add(one, git=GIT, time={**TIME, "disabled_tools": ["convert_time"]}, files=filesystem(tmp_path))
@@ -71,7 +71,7 @@ async def test_git_and_time_and_files(tmp_path: Path) -> None:
 
 async def test_everything_a_server_may_offer() -> None:
     model = ScriptedModel(script, info=SEEING)
-    async with hands(model=model) as one:
+    async with tool_client(model=model) as one:
         info = (await add(one, all=EVERYTHING))["all"]
         assert (info.prompt_count, info.resource_count) == (4, 7)
         assert "mcp_all_simulate-research-query" not in info.tools, "it takes no plain call"
@@ -98,7 +98,7 @@ async def test_everything_a_server_may_offer() -> None:
 
 
 async def test_progress_is_seen_while_a_tool_works() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
         run = await one.ask(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
@@ -107,7 +107,7 @@ async def test_progress_is_seen_while_a_tool_works() -> None:
 
 
 async def test_prompts_are_made_with_their_arguments() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=EVERYTHING)
         prompts = {prompt.id: prompt for prompt in await one.client.mcp_prompts(one.workspace)}
         city, region = prompts["all:args-prompt"].arguments
@@ -127,7 +127,7 @@ async def test_prompts_are_made_with_their_arguments() -> None:
 
 async def test_lists_that_change_are_read_again_and_told() -> None:
     """Tools that appear later are there at the next step; what has not changed is not told."""
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, all=EVERYTHING)
         uri = "demo://resource/session/note.txt.gz"
         async with one.client.events(one.workspace, since=0) as events:
@@ -140,17 +140,17 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
             seen = await read_until(
                 events,
                 lambda item: (
-                    isinstance(item.event, McpEvent) and item.event.payload.payload.type == "resources_list_changed"
+                    isinstance(item.event, McpEvent) and item.event.change.object.type == "resources_list_changed"
                 ),
             )
         notice = seen[-1].event
         assert isinstance(notice, McpEvent)
-        assert notice.payload.payload.resource_count == before + 1
+        assert notice.change.object.resource_count == before + 1
         assert msgspec.to_builtins(notice)["payload"]["payload"]["state"] == "connected"
 
 
 async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await add(one, time=own(STUB_TIME, tmp_path))
         first = living(tmp_path)
         assert len(first) == 1

@@ -17,7 +17,7 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.extensions.mcp.mcp_types import ConnectionClosed, Plan
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens, name_for
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse
+from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 

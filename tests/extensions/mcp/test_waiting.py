@@ -17,7 +17,7 @@ from holdfast.extensions.mcp.elicitation import ask_for, content_of, fields_of
 from holdfast.extensions.mcp.mcp_tools import _Life
 from holdfast.extensions.mcp.mcp_types import sentence
 from holdfast.testing.gates import start
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 Json = dict[str, Any]
 

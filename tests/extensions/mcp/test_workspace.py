@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from e2e.cli_environment import CliEnvironment, asks, cli_environment
+from e2e.tool_client import tool_client, until
 from extensions.mcp.office import office
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
@@ -27,11 +29,9 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import end_of, place, read_until
-from walks.hands import hands, until
-from walks.stage import Stage, asks, staged
 
 pytestmark = needs_node
 
@@ -40,7 +40,7 @@ NOW = ("mcp_time_get_current_time", {"timezone": "UTC"})
 
 async def test_a_tool_of_a_server_asks_like_any_other() -> None:
     """With its name, its server and its arguments; and a rule that was saved counts."""
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         await add(one, time=STUB_TIME, all=STUB_EVERYTHING)
         session = await one.session()
         run = await one.ask(session, NOW)
@@ -72,7 +72,7 @@ async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
     elsewhere = json.dumps({"updated_input": {"timezone": "Asia/Tokyo"}})
     changes = {"matcher": "^mcp_time_get", "command": f"cat >/dev/null; echo '{elsewhere}'"}
     refuses = {"matcher": "^mcp_time_convert", "command": "cat >/dev/null; echo not that >&2; exit 2"}
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "hooks.PreToolUse", [changes, refuses], scope=1)
         await add(one, time=STUB_TIME)
         session = await one.session()
@@ -88,7 +88,7 @@ async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
 
 
 async def test_what_servers_want_models_to_know_is_told() -> None:
-    async with office() as there, hands() as one:
+    async with office() as there, tool_client() as one:
         there.access.add("k")
         await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
         await one.do()
@@ -102,7 +102,7 @@ async def test_only_a_run_that_nobody_attends_waits_for_servers(tmp_path: Path) 
     """The first prompt of a script has all tools; a person begins with what is there."""
     (tmp_path / "go").touch()
     slow = f'while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exec "$@"'
-    async with hands() as one:
+    async with tool_client() as one:
         server = {**STUB_TIME, "command": "sh", "args": ["-c", slow, "sh", STUB_TIME["command"], *STUB_TIME["args"]]}
         await one.client.config_set(one.workspace, "mcp.time", server, scope=1)
         attended = await one.do(NOW)
@@ -124,11 +124,11 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
     slow = f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"'
     server = wrapped(slow, STUB_TIME)
     async with place() as where:
-        async with hands(where) as one:
+        async with tool_client(where) as one:
             await add(one, time=server)
             await until((where.data / "workspaces" / one.workspace / "mcp.json").exists)
         gate.unlink()
-        async with hands(where) as again:
+        async with tool_client(where) as again:
             session = await again.session()
             message = AgentMessage(session, json.dumps([NOW]), interactive=False)
             run = await again.client.send_prompt(again.workspace, message)
@@ -144,7 +144,7 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
             assert (await state(again, "time")).tool_count == 0
             gate.touch()
             (where.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
-        async with hands(where) as last:
+        async with tool_client(where) as last:
             await stands(last, "time", "connected")
 
 
@@ -153,9 +153,9 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
         "import sys, asyncio\n"
         "from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from walks.hands import hands\n"
+        "from e2e.tool_client import hands\n"
         "async def main():\n"
-        "    async with hands() as one:\n"
+        "    async with tool_client() as one:\n"
         "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
         "        await one.client.mcp_states(one.workspace)\n"
         "        await one.client.doctor(one.workspace, 'mcp servers')\n"
@@ -173,7 +173,7 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
 async def test_who_asks_what_is_wrong_waits_for_those_that_start(tmp_path: Path) -> None:
     """A server that nobody has tried yet is not one that works."""
     slow = f"while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exit 3"
-    async with hands() as one:
+    async with tool_client() as one:
         await one.client.config_set(one.workspace, "mcp.slow", wrapped(slow, STUB_TIME), scope=1)
         report = start(one.client.doctor(one.workspace, "mcp servers"))
         await stands(one, "slow", "starting")
@@ -185,8 +185,8 @@ async def test_who_asks_what_is_wrong_waits_for_those_that_start(tmp_path: Path)
 
 async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> None:
     """What the settings name stands above it; nothing in it is expanded, and nothing of it is written down."""
-    async with hands() as one:
-        mcp = one.server.hub.desk(one.workspace).outfit.extensions.mcp
+    async with tool_client() as one:
+        mcp = one.server.manager.handle(one.workspace).services.extensions.mcp
         lent = msgspec.convert({**own(STUB_TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
         mcp.lend("editor", {"time": lent, "clock": lent})
         await stands(one, "time", "connected")
@@ -206,7 +206,7 @@ async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> 
         await dead(tmp_path)
 
 
-async def settled(stage: Stage) -> dict[str, McpInfo]:
+async def settled(stage: CliEnvironment) -> dict[str, McpInfo]:
     """As the command tells it, when none of them is starting any more."""
     async with asyncio.timeout(100):
         while True:
@@ -219,7 +219,7 @@ async def settled(stage: Stage) -> dict[str, McpInfo]:
 
 async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:
     """By hash: a change takes it back. Both of the files that may name them."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         server = own(STUB_TIME, tmp_path)
         (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
         (stage.project / "holdfast.toml").write_text(
@@ -245,7 +245,7 @@ async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -
 
 async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> None:
     """And the first run of a script has the tools of a server that has just been started."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         server = own(STUB_TIME, tmp_path)
         command, arguments = (json.dumps(server[name]) for name in ("command", "args"))
         stage.write(
@@ -268,7 +268,7 @@ async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
         begins = "tools" in asked.json and '"role": "tool"' not in json.dumps(asked.json)
         return Reply((Ask("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         stage.environment["A_WALKING_KEY"] = "k-walking-1234567"
         stage.environment["ANOTHER"] = "seen-by-all"
         stage.write()

@@ -27,7 +27,7 @@ CACHE = ROOT / ".mutation"
 LAST = CACHE / "survivors.json"
 EQUIVALENT = ROOT / "scripts" / "mutation.equivalent"
 IN_PROCESS_TESTS = (
-    "bus", "choosing", "client", "config", "core", "domain", "engine", "extensions", "permissions", "protocol",
+    "bus", "client", "config", "domain", "engine", "extensions", "permissions", "protocol", "runtime",
     "providers", "server", "storage", "tools", "workspace",
 )  # fmt: skip
 """Test directories that mostly run the code in their own process. The others start programs: no mutant reaches them."""

@@ -18,15 +18,15 @@ __all__ = ["NEAREST", "Trial", "nearest", "run_planted"]
 
 NEAREST: dict[str, tuple[str, ...]] = {
     "acp": ("editors", "cli"),
-    "bus": ("bus", "server", "core", "stock"),
-    "cli": ("cli", "walks"),
-    "client": ("client", "cli", "walks"),
-    "config": ("config", "choosing", "cli"),
-    "engine": ("engine", "core", "crash", "server"),
-    "permissions": ("permissions", "tools", "walks"),
-    "providers": ("providers", "choosing", "walks"),
+    "bus": ("bus", "server", "runtime", "stock"),
+    "cli": ("cli", "e2e"),
+    "client": ("client", "cli", "e2e"),
+    "config": ("config", "runtime", "cli"),
+    "engine": ("engine", "runtime", "crash", "server"),
+    "permissions": ("permissions", "tools", "e2e"),
+    "providers": ("providers", "runtime", "e2e"),
     "server": ("server", "stock", "client", "web"),
-    "storage": ("storage", "crash", "upgrade", "core"),
+    "storage": ("storage", "crash", "upgrade", "runtime"),
     "workspace": ("workspace", "tools", "crash"),
 }
 """Test directories for packages that more than their own directory tests."""
@@ -51,8 +51,8 @@ class Trial(NamedTuple):
 def nearest(file: Path, root: Path) -> list[str]:
     """Return the test directories of a source file, its own first."""
     package = file.relative_to(root / "src" / "holdfast").parts[0].removesuffix(".py")
-    folders = NEAREST.get(package, (package, "core", "cli"))
-    return [f"tests/{name}" for name in folders if (root / "tests" / name).is_dir()] or ["tests/core"]
+    folders = NEAREST.get(package, (package, "runtime", "cli"))
+    return [f"tests/{name}" for name in folders if (root / "tests" / name).is_dir()] or ["tests/runtime"]
 
 
 def run_planted(file: Path, text: str, tests: Sequence[str], root: Path, limit: float) -> Trial:

@@ -110,15 +110,15 @@ class ApprovalPrompt:
     def process(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
         match item.event:
-            case RunEvent(payload=change) if change.payload.parent_run_id in self._runs:
-                self._runs.add(change.payload.run_id)
-            case PermissionRequestEvent(payload=change) if change.payload.run_id in self._runs:
-                self._add(change.payload)
-            case PermissionNotificationEvent(payload=change):
-                self._handle_notification(change.payload)
-            case RunCompleteEvent(payload=change):
+            case RunEvent(change=change) if change.object.parent_run_id in self._runs:
+                self._runs.add(change.object.run_id)
+            case PermissionRequestEvent(change=change) if change.object.run_id in self._runs:
+                self._add(change.object)
+            case PermissionNotificationEvent(change=change):
+                self._handle_notification(change.object)
+            case RunCompleteEvent(change=change):
                 # A run that has ended has no open approvals, whatever earlier events reported.
-                for request in [request for request in self._open.values() if request.run_id == change.payload.run_id]:
+                for request in [request for request in self._open.values() if request.run_id == change.object.run_id]:
                     self._close(request.id, "The run has ended.")
             case _:
                 pass
@@ -284,10 +284,10 @@ def _render_change(request: PermissionRequest) -> str:
     old, new, diff = (request.params.get(name) for name in ("old_content", "new_content", "diff"))
     if isinstance(new, str):
         # Imported only if an approval with a change is shown.
-        from difflib import unified_diff
+        from holdfast.domain.line_diff import hunk_text
 
         before = old.splitlines() if isinstance(old, str) else []
-        lines = list(unified_diff(before, new.splitlines(), lineterm="", n=2))[2:]
+        lines = list(hunk_text(before, new.splitlines(), context=2))
     else:
         lines = diff.splitlines() if isinstance(diff, str) else []
     more = f"  … {len(lines) - _MAX_CHANGE_LINES} more lines\n" if len(lines) > _MAX_CHANGE_LINES else ""
@@ -330,13 +330,13 @@ class QuestionPrompt:
     def process(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
         match item.event:
-            case QuestionRequestEvent(payload=change) if change.payload.session_id == self._session:
-                self._add(change.payload)
-            case QuestionNotificationEvent(payload=change):
-                self._close(change.payload.batch_id, _closing_notice(change.payload))
-            case RunCompleteEvent(payload=change):
+            case QuestionRequestEvent(change=change) if change.object.session_id == self._session:
+                self._add(change.object)
+            case QuestionNotificationEvent(change=change):
+                self._close(change.object.batch_id, _closing_notice(change.object))
+            case RunCompleteEvent(change=change):
                 # A run that has ended has no open questions, whatever earlier events reported.
-                for request in [item for item in self._open.values() if item.run_id == change.payload.run_id]:
+                for request in [item for item in self._open.values() if item.run_id == change.object.run_id]:
                     self._close(request.id, "The run has ended.")
             case _:
                 pass

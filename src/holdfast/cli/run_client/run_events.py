@@ -141,24 +141,22 @@ class RunEvents:
     def process(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
         match item.event:
-            case RunCompleteEvent(payload=change) if change.payload.run_id == self.run:
-                self.end = change.payload
-            case RunEvent(payload=change) if change.payload.run_id == self.run:
+            case RunCompleteEvent(change=change) if change.object.run_id == self.run:
+                self.end = change.object
+            case RunEvent(change=change) if change.object.run_id == self.run:
                 self._run(change)
-            case AgentEvent(payload=Change(payload=notice)) if (
-                notice.type in _NOTICE_TYPES and notice.run_id == self.run
-            ):
+            case AgentEvent(change=Change(object=notice)) if notice.type in _NOTICE_TYPES and notice.run_id == self.run:
                 self._sink.print_notice(notice.error)
-            case AgentEvent(payload=Change(payload=notice)) if _is_server_notice(notice):
+            case AgentEvent(change=Change(object=notice)) if _is_server_notice(notice):
                 # For example, a full disk: the run waits, and so does the caller (C-29).
                 self._sink.print_notice(notice.error)
-            case AgentEvent(payload=change) if self._is_own_error(change.payload):
-                self.error = change.payload.error or "The run failed."
+            case AgentEvent(change=change) if self._is_own_error(change.object):
+                self.error = change.object.error or "The run failed."
                 self.needs_refetch = True
             case GapEvent():
                 self.needs_refetch = True
-            case MessageEvent(payload=change) if change.payload.run_id == self.run:
-                self._answers.add_message(change.payload)
+            case MessageEvent(change=change) if change.object.run_id == self.run:
+                self._answers.add_message(change.object)
             case MessagePartEvent(payload=part):
                 self._answers.add_part(part)
             case MessageDeltaEvent(payload=delta):
@@ -177,7 +175,7 @@ class RunEvents:
         return bool(notice.session_id) and notice.session_id == self.session
 
     def _run(self, change: Change[Run]) -> None:
-        run = change.payload
+        run = change.object
         if change.type == "deleted":
             self.is_refused = True
         elif run.state in ("waiting", "accepted"):

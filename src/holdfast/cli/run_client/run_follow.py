@@ -174,7 +174,7 @@ class RunFollower:
         if self.events.end is not None or event_session(item) != self.events.session:
             return
         event = item.event
-        self._is_reported = isinstance(event, RunCompleteEvent) and event.payload.payload.run_id == self.events.run
+        self._is_reported = isinstance(event, RunCompleteEvent) and event.change.object.run_id == self.events.run
         self._output.write_event(raw)
 
     def _next_wait(self, deadline: float | None) -> float:
@@ -270,20 +270,20 @@ class RunFollower:
 def event_session(item: StreamEvent) -> SessionId | None:
     """Return the session that an event belongs to."""
     match item.event:
-        case SessionEvent(payload=session):
-            return session.payload.id
+        case SessionEvent(change=session):
+            return session.object.id
         case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
             return growth.session_id
         case (
-            MessageEvent(payload=Change(payload=thing))
-            | FileEvent(payload=Change(payload=thing))
-            | RunEvent(payload=Change(payload=thing))
-            | RunCompleteEvent(payload=Change(payload=thing))
-            | AgentEvent(payload=Change(payload=thing))
-            | PermissionRequestEvent(payload=Change(payload=thing))
-            | PermissionNotificationEvent(payload=Change(payload=thing))
-            | QuestionRequestEvent(payload=Change(payload=thing))
-            | QuestionNotificationEvent(payload=Change(payload=thing))
+            MessageEvent(change=Change(object=thing))
+            | FileEvent(change=Change(object=thing))
+            | RunEvent(change=Change(object=thing))
+            | RunCompleteEvent(change=Change(object=thing))
+            | AgentEvent(change=Change(object=thing))
+            | PermissionRequestEvent(change=Change(object=thing))
+            | PermissionNotificationEvent(change=Change(object=thing))
+            | QuestionRequestEvent(change=Change(object=thing))
+            | QuestionNotificationEvent(change=Change(object=thing))
         ):
             return thing.session_id or None
         case UnknownEvent(payload=dict() as payload):

@@ -1,4 +1,4 @@
-"""Parses hooks from our settings and from Claude Code's settings files. Pure."""
+"""Parses hooks from our settings and from Claude Code's settings files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import msgspec
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.load import parse
 from holdfast.config.merge import Origin
-from holdfast.config.problems import Problem, dotted
+from holdfast.config.problems import Problem, format_key
 from holdfast.domain.hooks import HookEvent, event_of, matcher_trouble
 from holdfast.domain.settings import HookSettings
 from holdfast.domain.tools import their_tool
@@ -129,7 +129,7 @@ class _Reader:
     def complain(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
         """Add a problem at the line of the key or its nearest parent."""
         line = next((self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 0)
-        self.problems.append(Problem("error" if is_error else "warning", self._file, line, dotted(path), text))
+        self.problems.append(Problem("error" if is_error else "warning", self._file, line, format_key(path), text))
 
     def event(self, name: str, groups: Any) -> None:  # noqa: ANN401 - any JSON
         """Parse the hooks of one event."""

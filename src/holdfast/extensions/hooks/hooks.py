@@ -5,7 +5,6 @@ Project hooks, from our settings or Claude Code's, run only if the file is trust
 
 import asyncio
 import logging
-import os
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,106 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.config.atomic_files import Signature, Unreadable, contents, signature
+from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
 from holdfast.config.problems import Problem
-from holdfast.config.trust import file_digest
-from holdfast.domain.errors import ToolError
+from holdfast.config.trust import content_digest
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import HookEvent, Ruling, ToolUse
+from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import SessionId, is_helper_session
 from holdfast.domain.runs import Run
-from holdfast.domain.tools import Tool, ToolOutcome, their_tool
+from holdfast.domain.tools import Tool, ToolOutcome
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import ClaudeHooks, Hook, from_settings, read_claude, wanted
-from holdfast.extensions.hooks.hook_process import HookResult, merged, run_hook
-from holdfast.extensions.search_paths import SearchPath, claude_files, their_event
+from holdfast.extensions.search_paths import SearchPath, claude_files
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.process.shell_call import command_environment, find_bash
 
-__all__ = ["ClaudeFile", "HookDispatcher", "Hooks", "load_claude"]
+__all__ = ["ClaudeFile", "Hooks", "load_claude"]
 
-
-# Dispatch of an event to its hooks, which run concurrently, and the combined result.
 
 _log = logging.getLogger("holdfast.server")
-
-
-class HookDispatcher:
-    """Runs the hooks of one workspace."""
-
-    def __init__(self, ground: ExtensionContext) -> None:
-        self._ground = ground
-
-    async def rule(
-        self,
-        hooks: Sequence[Hook],
-        facts: Mapping[str, object],
-        given: Mapping[str, object] | None = None,
-        *,
-        is_about_input: bool = False,
-    ) -> Ruling:
-        """Run the hooks concurrently and merge their results in order. `given` is the input of the tool."""
-        given = given or {}
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(hook, facts, given)) for hook in hooks]
-        said = [task.result() for task in tasks]
-        for hook, word in zip(hooks, said, strict=True):
-            if word.trouble:
-                _log.warning("the %s hook at %s:%d %s", hook.event, hook.file, hook.line, word.trouble)
-        return merged(hooks, said, given, is_about_input=is_about_input)
-
-    async def _one(self, hook: Hook, facts: Mapping[str, object], given: Mapping[str, object]) -> HookResult:
-        try:
-            return await self._run(hook, facts, given)
-        except ToolError as error:
-            return HookResult(trouble=f"could not be started: {error}")
-        except Exception:
-            # An internal error must not end the turn.
-            _log.exception("the %s hook at %s:%d failed", hook.event, hook.file, hook.line)
-            return HookResult(trouble="could not be run: the log has the details.")
-
-    async def _run(self, hook: Hook, facts: Mapping[str, object], given: Mapping[str, object]) -> HookResult:
-        ground = self._ground
-        names, values = ground.secrets()
-        environment = command_environment(
-            os.environ, ground.environment, cwd=ground.path, withheld=names, secrets=values
-        )
-        tool = facts.get("tool_name", "")
-        is_theirs = hook.dialect == "claude"
-        shown = {**facts, "tool_name": their_tool(str(tool))} if tool and is_theirs else facts
-        name = their_event(hook.event) if is_theirs else hook.event
-        event = {"event": hook.event, "hook_event_name": name, "cwd": ground.path, **shown}
-        return await run_hook(
-            hook,
-            msgspec.json.encode(event),
-            spawn=ground.spawn,
-            bash=find_bash(ground.environment),
-            directory=ground.path,
-            environment={**environment, **self._variables(hook.event, event, given)},
-        )
-
-    def _variables(self, event: HookEvent, facts: Mapping[str, object], given: Mapping[str, object]) -> dict[str, str]:
-        said = {
-            "EVENT": event,
-            "SESSION_ID": facts.get("session_id"),
-            "RUN_ID": facts.get("run_id"),
-            "CWD": self._ground.path,
-            "PROJECT_DIR": self._ground.configuration.places.root,
-            "TOOL_NAME": facts.get("tool_name"),
-            "TOOL_INPUT_COMMAND": given.get("command"),
-            "TOOL_INPUT_FILE_PATH": given.get("file_path"),
-            "OUTCOME": facts.get("outcome"),
-        }
-        texts = {name: value for name, value in said.items() if isinstance(value, str) and "\0" not in value}
-        both = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in texts.items()}
-        short = {name: value for name, value in both.items() if len(value) <= 65_536}
-        return {**short, "CLAUDE_PROJECT_DIR": self._ground.configuration.places.root}
-
-
-# The hooks of one workspace: runs commands on engine events and returns one combined result.
-
 if TYPE_CHECKING:
-    pass
+    from holdfast.extensions.hooks.dispatch import HookDispatcher
 
 
 _MOST_SESSIONS = 4_096
@@ -133,17 +51,17 @@ class ClaudeFile(msgspec.Struct, frozen=True):
 
 def load_claude(folder: SearchPath) -> ClaudeFile | None:
     """Read a settings file, or return None if it does not exist. Read errors are stored as problems."""
-    seen = signature(folder.path)
+    seen = file_signature(folder.path)
     if seen is None:
         return None
     try:
-        data, seen = contents(folder.path)
+        data, seen = read_file(folder.path)
     except FileNotFoundError:
         return None
-    except Unreadable as error:
+    except FileUnreadable as error:
         problem = Problem("error", folder.path, 0, "", str(error).removeprefix(f"{folder.path} "))
         return ClaudeFile(folder, ClaudeHooks(problems=(problem,)), "", seen)
-    return ClaudeFile(folder, read_claude(data, folder.path), file_digest(data), seen)
+    return ClaudeFile(folder, read_claude(data, folder.path), content_digest(data), seen)
 
 
 class Hooks:
@@ -151,7 +69,7 @@ class Hooks:
 
     def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
         self._ground = ground
-        self._files = claude_files(ground.configuration.places, environment)
+        self._files = claude_files(ground.configuration.locations, environment)
         self._known: dict[str, ClaudeFile | None] = {}
         self._sessions: OrderedDict[SessionId, None] = OrderedDict()
         self._tasks = TaskOwner()
@@ -182,7 +100,7 @@ class Hooks:
 
     def current(self) -> tuple[Hook, ...]:
         """Return the hooks in effect."""
-        reading = self._ground.configuration.reading()
+        reading = self._ground.configuration.snapshot()
         own = from_settings(reading.settings.hooks, reading.origins)
         files = [file for file in self.claude_files() if self.is_trusted(file)]
         if any(file.hooks.disables_all for file in files):
@@ -193,7 +111,7 @@ class Hooks:
         """Return Claude Code's settings files. Checks each for changes, and reads changed ones again."""
         for folder in self._files:
             known = self._known.get(folder.path)
-            if folder.path not in self._known or signature(folder.path) != (known.seen if known else None):
+            if folder.path not in self._known or file_signature(folder.path) != (known.seen if known else None):
                 self._known[folder.path] = read = load_claude(folder)
                 for problem in () if read is None else read.hooks.problems:
                     _log.warning("%s", problem)
@@ -275,7 +193,8 @@ class Hooks:
 
     def _asker(self) -> "HookDispatcher":
         if self._asking is None:
-            pass
+            # Most workspaces have no hooks.
+            from holdfast.extensions.hooks.dispatch import HookDispatcher  # noqa: PLC0415
 
             self._asking = HookDispatcher(self._ground)
         return self._asking

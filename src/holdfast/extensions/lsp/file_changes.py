@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.extensions.lsp.lsp_types import path_of
 from holdfast.workspace.files.file_paths import glob_regex, is_within
-from holdfast.workspace.files.ignore_files import LITTER
+from holdfast.workspace.files.ignore_files import GENERATED_NAMES
 
 __all__ = ["Change", "Look", "Pattern", "changes", "looked", "of_interest", "pattern_of"]
 
@@ -54,7 +54,7 @@ def looked(root: str, others: Iterable[str] = (), seconds: float = _SECONDS) -> 
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    if entry.name in LITTER:
+                    if entry.name in GENERATED_NAMES:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)

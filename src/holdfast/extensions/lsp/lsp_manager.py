@@ -1,16 +1,13 @@
 """All language servers of a workspace: assignment of servers to files, and their combined diagnostics."""
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import Change, LspEvent
 from holdfast.domain.extensions import LspInfo, LspNotice, LspState
-from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp import server_state
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, listed, told
@@ -30,12 +27,12 @@ from holdfast.extensions.lsp.server_config import (
     surveyed,
 )
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import is_within, shown
-from holdfast.workspace.files.open_files import locate, read
-from holdfast.workspace.files.text_encoding import decoded
+from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.open_files import locate, read_whole_file
+from holdfast.workspace.files.text_encoding import decode
 from holdfast.workspace.process.child_process import GuardedChild
 
-__all__ = ["LanguageServers", "LspManager"]
+__all__ = ["LspManager"]
 
 
 _LARGEST = 2 << 20
@@ -152,8 +149,8 @@ class LspManager:
     async def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it cannot be read or is too large."""
         try:
-            seen = await asyncio.to_thread(lambda: read(locate(self.root, path), _LARGEST))
-            return decoded(seen.data, path)[0]
+            seen = await asyncio.to_thread(lambda: read_whole_file(locate(self.root, path), _LARGEST))
+            return decode(seen.data, path)[0]
         except ToolError:
             return None
 
@@ -218,7 +215,7 @@ class LspManager:
                 starts = [item.range.start for item in found]
                 columns = [text.column(start) if text is not None else start.character for start in starts]
                 into = here if place == path else elsewhere
-                into += told(shown(self.root, place), server.name, zip(found, columns, strict=True))
+                into += told(display_path(self.root, place), server.name, zip(found, columns, strict=True))
         return here, elsewhere
 
     def report(self, path: str, answered: Mapping[LanguageServer, bool], *, is_brief: bool) -> str:
@@ -300,126 +297,3 @@ class LspManager:
         await self._tasks.drain()
         for trace in self._traces.values():
             trace.close()
-
-
-# The language servers of a workspace, as seen by the rest of the program.
-
-if TYPE_CHECKING:
-    pass
-    from holdfast.extensions.lsp.diagnostics_wait import Times
-
-
-_log = logging.getLogger("holdfast.server")
-_HINT = (
-    "Language servers know the code here. When you have changed a file, the result of the tool says what they find"
-    " wrong with it: mend what your change has broken before you go on. Use the lsp_ tools to find where something is"
-    " defined and used by its meaning, not by its text, and to rename it everywhere."
-)
-_STATUS_FRESH_FOR = 30.0
-"""Seconds for which the result of a search for installed programs is cached."""
-
-
-class LanguageServers:
-    """The language server extension of a workspace. Creates the `LspManager` on first use and delegates to it."""
-
-    def __init__(self, ground: ExtensionContext) -> None:
-        self._ground = ground
-        self._fleet: LspManager | None = None
-        self._tools: Sequence[Tool] = ()
-        self.after_a_change: Times | None = None
-        """Overrides the time limits after a change."""
-        self._is_closed = False
-        self._helps: tuple[float, bool] | None = None
-
-    @property
-    def fleet(self) -> "LspManager":
-        """The language servers, created on first access."""
-        if self._fleet is None:
-            pass
-
-            self._fleet = LspManager(self._ground)
-        return self._fleet
-
-    def infos(self) -> dict[str, LspInfo]:
-        """Return the state of the servers that are named in the settings or that a file has required."""
-        if self._fleet is None and not self._ground.configuration.settings.lsp:
-            return {}
-        return self.fleet.infos()
-
-    def facts(self) -> list[str]:
-        """Return one line with the state of each server, for models."""
-        return [f"{name}: {info.state.name.lower()}" for name, info in self.infos().items()]
-
-    def stop(self) -> None:
-        """Stop all servers until a file is touched again."""
-        if self._fleet is not None:
-            self._fleet.stop()
-
-    def start(self) -> None:
-        """Do nothing: a server starts with the first file of its language."""
-
-    def refresh(self) -> None:
-        """Apply the current settings."""
-        self._helps = None
-        if self._fleet is not None:
-            self._fleet.refresh()
-
-    def tools(self) -> Sequence[Tool]:
-        """Return the LSP tools if a server is available or could be started for files of this workspace."""
-        if not self._may_help():
-            return ()
-        if not self._tools:
-            from holdfast.extensions.lsp.lsp_tools import tools_of  # noqa: PLC0415 - only who needs them
-
-            self._tools = tools_of(self.fleet)
-        return self._tools
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the hint for the system prompt."""
-        return (_HINT,) if self._may_help() else ()
-
-    def _may_help(self) -> bool:
-        """Return whether a server is available, or could be started for the files at the top of the workspace."""
-        if self._fleet is not None and any(not item.standing.is_forbidden for item in self._fleet.servers):
-            return True
-        now = asyncio.get_running_loop().time()
-        if self._helps is None or now - self._helps[0] > _STATUS_FRESH_FOR:
-            from holdfast.extensions.lsp.server_config import may_help, surveyed  # noqa: PLC0415 - see above
-
-            site, plans = surveyed(self._ground)
-            self._helps = (now, may_help(plans, site))
-        return self._helps[1]
-
-    async def on_view(self, path: str) -> str:
-        """Open a file that is being read, and return its known diagnostics."""
-        from holdfast.extensions.lsp.diagnostics_wait import AT_A_GLANCE  # noqa: PLC0415 - see above
-
-        return await self._remark(path, AT_A_GLANCE)
-
-    async def on_change(self, path: str) -> str:
-        """Return the diagnostics of a file that was just changed, and of other files affected by the change."""
-        from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE  # noqa: PLC0415 - see above
-
-        return await self._remark(path, self.after_a_change or AFTER_A_CHANGE)
-
-    async def _remark(self, path: str, times: "Times") -> str:
-        """Return the diagnostics. Errors are logged and not raised, because the read or the change itself has
-        succeeded.
-        """
-        if self._is_closed:
-            return ""
-        try:
-            answered = await self.fleet.ask_about(path, times)
-            if not times.start:
-                # Do not mention pending servers when the file was only read.
-                answered = {server: True for server in answered}
-            return self.fleet.report(path, answered, is_brief=True) if answered else ""
-        except Exception:
-            _log.exception("language servers could not be asked")
-            return ""
-
-    async def close(self) -> None:
-        """Stop all servers."""
-        self._is_closed = True
-        if self._fleet is not None:
-            await self._fleet.close()

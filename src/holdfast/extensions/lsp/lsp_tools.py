@@ -15,7 +15,7 @@ from holdfast.extensions.lsp.lsp_types import CallItem, Capabilities, Location
 from holdfast.extensions.lsp.refactoring_tools import Rename, ReplaceSymbol
 from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, places, symbols_of
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import place_of
+from holdfast.tools.file_edit import resolve_location
 
 __all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "tools_of"]
 
@@ -174,7 +174,7 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
         """Request permission, wait for diagnostics, and format them."""
         path = ""
         if arguments.file_path:
-            place = await place_of(context, arguments.file_path)
+            place = await resolve_location(context, arguments.file_path)
             params = {"file_path": place.path}
             await context.permit(Permit(self.name, "read", place.path, f"Check file {place.path}", params))
             path = place.path
@@ -217,7 +217,7 @@ class Symbols(BaseTool[SymbolsArguments]):
 
     async def act(self, context: ToolContext, arguments: SymbolsArguments) -> ToolOutcome:
         """Request permission and return one line for each symbol."""
-        place = await place_of(context, arguments.file_path)
+        place = await resolve_location(context, arguments.file_path)
         await context.permit(Permit(self.name, "read", place.path, f"Read {place.path}", {"file_path": place.path}))
         talk, *_ = await self._locator.talks(place.path, lambda can: can.document_symbol_provider)
         symbols = await symbols_of(talk, place.path)

@@ -16,9 +16,9 @@ from holdfast.extensions.lsp.lsp_types import TextEdit, WorkspaceEdit, path_of
 from holdfast.extensions.lsp.positions import applied
 from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, symbols_of
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import Planned, as_it_is, change, current, planned, put
-from holdfast.workspace.files.file_paths import is_within, shown
-from holdfast.workspace.files.text_encoding import line_end, with_line_end
+from holdfast.tools.file_edit import PlannedChange, change_file, current_file, make_change, plan_change, read_current
+from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
 __all__ = ["Rename", "RenameArguments", "ReplaceSymbol", "ReplaceSymbolArguments"]
 
@@ -51,11 +51,11 @@ class Rename(BaseTool[RenameArguments]):
         # Permission for every file is requested before the first one is written.
         plans = [await self._planned(context, spot, path, changes) for path, changes in sorted(edits.items())]
         for part, (plan, is_known) in enumerate(plans, 1):
-            await put(context, plan, part=part, is_known=is_known)
+            await make_change(context, plan, part=part, is_known=is_known)
         lines = [f"Renamed {symbol} to {arguments.new_name} in {len(plans)} file{'s' * (len(plans) > 1)}:"]
-        lines += [f"{shown(self._fleet.root, path)}: {len(changes)}" for path, changes in sorted(edits.items())]
+        lines += [f"{display_path(self._fleet.root, path)}: {len(changes)}" for path, changes in sorted(edits.items())]
         told = metadata(
-            files=[plan.now.place.path for plan, _ in plans],
+            files=[plan.now.location.path for plan, _ in plans],
             additions=sum(plan.difference.additions for plan, _ in plans),
             removals=sum(plan.difference.removals for plan, _ in plans),
         )
@@ -97,20 +97,20 @@ class Rename(BaseTool[RenameArguments]):
 
     async def _planned(
         self, context: ToolContext, spot: SymbolLocation, path: str, edits: list[TextEdit]
-    ) -> tuple[Planned, bool]:
+    ) -> tuple[PlannedChange, bool]:
         """Compute the new text of one file and request permission. Raises `ToolError` if the file differs from the
         server's version.
         """
-        now, is_known = await as_it_is(context, path)
+        now, is_known = await read_current(context, path)
         document = spot.talk.documents.open.get(path)
         if now.text is None or (document is not None and document.text != now.text):
-            raise ToolError(f"{now.place.name} has changed meanwhile; nothing was renamed. Try again.")
+            raise ToolError(f"{now.location.name} has changed meanwhile; nothing was renamed. Try again.")
         encoding = spot.talk.capabilities.position_encoding
         try:
             text = await asyncio.to_thread(applied, now.text, edits, encoding)
         except ValueError:
-            raise ToolError(f"The edits of {now.place.name} make no sense; nothing was renamed. Use edit.") from None
-        return await planned(context, self.name, now, text), bool(is_known)
+            raise ToolError(f"The edits of {now.location.name} make no sense; nothing was renamed. Use edit.") from None
+        return await plan_change(context, self.name, now, text), bool(is_known)
 
 
 # Tool that replaces, extends or deletes a function, class or method by its name.
@@ -138,18 +138,18 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
 
     async def act(self, context: ToolContext, arguments: ReplaceSymbolArguments) -> ToolOutcome:
         """Find the symbol, request permission, and write the file."""
-        now = await current(context, arguments.file_path)
+        now = await current_file(context, arguments.file_path)
         if now.text is None:
-            raise ToolError(f"There is no file {now.place.name}.")
+            raise ToolError(f"There is no file {now.location.name}.")
         if not arguments.replacement and arguments.action != "delete":
             raise ToolError("The replacement is empty: give its lines, or use the action delete.")
-        path = now.place.path
+        path = now.location.path
         talk, *_ = await self._locator.talks(path, lambda can: can.document_symbol_provider)
-        symbol = _only(await symbols_of(talk, path), arguments.symbol, now.place.name)
+        symbol = _only(await symbols_of(talk, path), arguments.symbol, now.location.name)
         if talk.documents.open[path].text != now.text:
-            raise ToolError(f"{now.place.name} has changed meanwhile. Use view again.")
+            raise ToolError(f"{now.location.name} has changed meanwhile. Use view again.")
         text = await asyncio.to_thread(_changed, now.text, symbol, arguments)
-        difference, before, after = await change(context, self.name, now, text)
+        difference, before, after = await change_file(context, self.name, now, text)
         told = metadata(
             file_path=path,
             old_content=before,
@@ -160,7 +160,7 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
         )
         words = {"replace": "Replaced", "delete": "Removed", "add_before": "Added before", "add_after": "Added after"}
         counts = f"({difference.counts})"
-        done = f"{words[arguments.action]} {'.'.join(symbol.path)} in {now.place.name} {counts}."
+        done = f"{words[arguments.action]} {'.'.join(symbol.path)} in {now.location.name} {counts}."
         answered = await self._fleet.ask_about(path, AFTER_A_CHANGE)
         remark = self._fleet.report(path, answered, is_brief=True)
         return ToolOutcome("\n".join(filter(None, [done, remark])), told)
@@ -181,9 +181,9 @@ def _only(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
 
 def _changed(text: str, symbol: Symbol, arguments: ReplaceSymbolArguments) -> str:
     """Return the changed text. Whole lines are replaced, including any other code on them."""
-    end = line_end(text)
+    end = line_ending(text)
     lines = text.splitlines(keepends=True)
-    new = with_line_end(arguments.replacement, end)
+    new = with_line_ending(arguments.replacement, end)
     if new and not new.endswith("\n"):
         new += end
     before, own, after = lines[: symbol.first], lines[symbol.first : symbol.last + 1], lines[symbol.last + 1 :]

@@ -382,7 +382,7 @@ _MOST_NAMES = 500
 
 def surveyed(ground: ExtensionContext) -> tuple[ProjectFacts, tuple[ServerConfig, ...]]:
     """Return the current project facts, and the plans from the settings and the catalogue."""
-    reading = ground.configuration.reading()
+    reading = ground.configuration.snapshot()
     names, values = ground.secrets()
     root = os.path.realpath(ground.path)
     environment = command_environment(os.environ, ground.environment, cwd=root, withheld=names, secrets=values)

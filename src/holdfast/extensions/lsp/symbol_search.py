@@ -16,7 +16,7 @@ from holdfast.extensions.lsp.lsp_types import Capabilities, DocumentSymbol, Link
 from holdfast.extensions.lsp.positions import Text
 from holdfast.extensions.lsp.server_session import ANSWER, ServerSession
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.files.file_paths import is_within, shown
+from holdfast.workspace.files.file_paths import display_path, is_within
 from holdfast.workspace.search.search import GrepRequest, Match, Search, Searcher
 
 __all__ = ["Symbol", "SymbolLocation", "SymbolLocator", "places", "symbols_of"]
@@ -63,7 +63,7 @@ class SymbolLocator:
         """
         servers = await self._fleet.servers_for(path)
         text = await self._fleet.read(path) if servers else None
-        name = shown(self._fleet.root, path)
+        name = display_path(self._fleet.root, path)
         if text is None:
             raise ToolError(f"There is no language server for {name}. Use grep and view instead.")
         ready = await asyncio.gather(*(server.until_ready(ANSWER) for server in servers), return_exceptions=True)
@@ -148,7 +148,7 @@ class SymbolLocator:
                 texts[path] = Text(text, talk.capabilities.position_encoding) if text is not None else None
             known = texts[path]
             column = known.column(start) if known is not None else start.character
-            place = f"{shown(self._fleet.root, path)}:{start.line + 1}:{column + 1}"
+            place = f"{display_path(self._fleet.root, path)}:{start.line + 1}:{column + 1}"
             lines.append(f"{place}: {known.line(start.line).strip()[:300]}" if known is not None else place)
         return lines
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PAUSE = 0.3
 """Seconds between the opening of a workspace and the start of its servers."""
-_SERVERS = "holdfast.extensions.mcp.mcp_manager"
+_MANAGER = "holdfast.extensions.mcp.mcp_manager"
 
 
 class McpExtension:
@@ -80,9 +80,12 @@ class McpExtension:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause):
                     await hurry.wait()
-        module = await in_thread(_SERVERS)
-        memory = await asyncio.to_thread(module.Memory, self._ground.data_dir)
-        self._servers = module.Servers(self._ground, memory, self._pause)
+        await in_thread(_MANAGER)
+        # The import below only looks the loaded module up. It is an import statement so that types are checked.
+        from holdfast.extensions.mcp.mcp_manager import McpManager, ToolCache  # noqa: PLC0415
+
+        cache = await asyncio.to_thread(ToolCache, self._ground.data_dir)
+        self._servers = McpManager(self._ground, cache, self._pause)
         self._servers.follow(self._wanted(), self._ground.configuration.settings.mcp)
 
     def lend(self, lender: str, servers: Mapping[str, McpSettings]) -> None:

@@ -186,11 +186,14 @@ class McpServer:
         """Open one connection and keep it until it ends, which raises an exception."""
         self._last = b""
         try:
-            wire = await in_thread(WIRE)
+            await in_thread(WIRE)
+            # The import below only looks the loaded module up. It is an import statement so that types are checked.
+            from holdfast.extensions.mcp.mcp_connection import opened  # noqa: PLC0415
+
             plan = await self._plan()
             async with AsyncExitStack() as stack:
                 async with self._shared.doors.entered():
-                    connection = await stack.enter_async_context(wire.opened(plan, self.seconds))
+                    connection = await stack.enter_async_context(opened(plan, self.seconds))
                     await self._look(connection)
                 joined_at.append(asyncio.get_running_loop().time())
                 self._joined(connection)

@@ -130,7 +130,7 @@ class LoginRequest(msgspec.Struct, frozen=True):
     is_sse: bool = False
 
     def __repr__(self) -> str:
-        return f"Wanted({self.url!r}, …)"
+        return f"LoginRequest({self.url!r}, …)"
 
 
 class _Held:

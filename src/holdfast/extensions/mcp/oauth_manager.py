@@ -64,7 +64,10 @@ class OAuthManager:
         await self._refresher.close()
 
     async def _work(self, server: McpServer, login: _Login) -> None:
-        way = await in_thread(_LOGIN)
+        await in_thread(_LOGIN)
+        # The import below only looks the loaded module up. It is an import statement so that types are checked.
+        from holdfast.extensions.mcp.oauth_login import LoginRequest, log_in  # noqa: PLC0415
+
         settings = server.settings
         if not server.is_lent:
             settings = await asyncio.to_thread(_expanded, self._ground.configuration, server.name)
@@ -72,7 +75,7 @@ class OAuthManager:
         def show(address: str) -> None:
             login.address = address
 
-        wanted = way.Wanted(
+        wanted = LoginRequest(
             settings.url,
             settings.headers,
             settings.oauth_client_id,
@@ -80,7 +83,7 @@ class OAuthManager:
             settings.oauth_callback_port,
             way_of(settings) == "sse",
         )
-        await way.log_in(wanted, self.tokens_for(settings.url), show)
+        await log_in(wanted, self.tokens_for(settings.url), show)
         server.wake()
 
     def _over(self, name: str, task: "asyncio.Task[None]") -> None:

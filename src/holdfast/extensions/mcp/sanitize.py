@@ -1,4 +1,4 @@
-"""Sanitizes the lists that MCP servers return. Pure.
+"""Sanitizes the lists that MCP servers return.
 
 The library rejects a whole list if one entry is invalid. Here the invalid entry, or the invalid part of it, is removed,
 and the other entries remain usable.

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.atomic_files import replace
+from holdfast.atomic_files import replace_file
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp.mcp_types import ListName
@@ -71,7 +71,7 @@ class ToolCache:
     def _store(self, data: bytes) -> None:
         with suppress(OSError, HoldfastError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            replace(self._path, data, mode=0o600)
+            replace_file(self._path, data, mode=0o600)
 
     def _read(self) -> dict[str, CachedTools]:
         try:

@@ -1,4 +1,4 @@
-"""Conversion of MCP results to tool results for models. Pure: JSON in, `ToolOutcome` out.
+"""Conversion of MCP results to tool results for models.
 
 A tool result holds one text and one image or audio item. Therefore texts are joined, the first acceptable medium is
 kept, and the others are only named. All sizes are bounded.

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.config.atomic_files import Unreadable
+from holdfast.atomic_files import FileUnreadable
 from holdfast.config.configuration import Configuration
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import BadRequest
@@ -199,7 +199,7 @@ def look_for_skills(
     """Scan for skills. Blocks. A `shelf` from an earlier scan reads only changed files again."""
     options = configuration.settings.options
     shelf = shelf or MarkdownDirectory("skills", read_skill)
-    found = shelf.look(skill_folders(configuration.places, environment, options.skills_paths))
+    found = shelf.look(skill_folders(configuration.locations, environment, options.skills_paths))
     chosen: dict[str, Skill] = {}
     hidden: list[Skill] = []
     for skill in found:
@@ -271,7 +271,7 @@ class Skills(Looking[FoundSkills]):
             raise UnknownSkill
         try:
             data = await asyncio.to_thread(contents_within, skill.path, skill.within)
-        except (Unreadable, FileNotFoundError) as error:
+        except (FileUnreadable, FileNotFoundError) as error:
             raise UnknownSkill from error
         return skill, data
 

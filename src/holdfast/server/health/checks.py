@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from holdfast.config.problems import Problem, dotted
+from holdfast.config.problems import Problem, format_key
 from holdfast.domain.doctor import Finding, Severity
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.ids import MessageId, SessionId
@@ -18,7 +18,7 @@ from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.permission_rules import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.storage.database import open_to_others
+from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.child_process import find_program
 from holdfast.workspace.process.guard_tag import leftovers
@@ -46,17 +46,17 @@ _LITTLE = 1 << 30
 _TOO_LITTLE = 1 << 26
 
 
-def place_of(desk: WorkspaceHandle, *path: str) -> tuple[str, int]:
+def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
     """Return the file of a setting and its first line there; empty if no file contains it."""
-    origins = desk.outfit.configuration.origins.items()
+    origins = handle.services.configuration.origins.items()
     places = ((origin.file, origin.line) for key, origin in origins if key[: len(path)] == path and origin.file)
     return min(places, key=lambda place: place[1], default=("", 0))
 
 
-async def settings(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the settings files."""
-    reading = desk.outfit.configuration.reading()
-    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
+    reading = handle.services.configuration.snapshot()
+    outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
     if not problems:
         files = {origin.file for origin in reading.origins.values()}
@@ -77,9 +77,9 @@ def _of_problem(problem: Problem) -> Finding:
     return Finding("settings", problem.severity, what, todo, problem.file, problem.line)
 
 
-async def trust(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report the settings of project files that have no effect without trust."""
-    reading = desk.outfit.configuration.reading()
+    reading = handle.services.configuration.snapshot()
     if not reading.project.files:
         return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
     if not reading.withheld:
@@ -88,7 +88,7 @@ async def trust(desk: WorkspaceHandle) -> Sequence[Finding]:
     todo = "Look at them, then: holdfast trust."
     what = "has no effect: the project is not trusted."
     return tuple(
-        Finding("trust", "warning", f"{dotted(item.path)} {what}", todo, item.file, item.line)
+        Finding("trust", "warning", f"{format_key(item.path)} {what}", todo, item.file, item.line)
         for item in reading.withheld
     )
 
@@ -96,13 +96,13 @@ async def trust(desk: WorkspaceHandle) -> Sequence[Finding]:
 # Models
 
 
-async def models(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
-    kit = desk.workspace.engine.kit
+    run_context = handle.workspace.engine.run_context
     found: list[Finding] = []
     users: dict[tuple[str, str], list[str]] = {}
     chosen: dict[tuple[str, str], Model] = {}
-    for size, choose in (("large", kit.models.large), ("small", kit.models.small)):
+    for size, choose in (("large", run_context.models.large), ("small", run_context.models.small)):
         try:
             model = await choose()
         except ProviderError as error:
@@ -141,10 +141,10 @@ async def _asked(model: Model) -> Finding:
 # The machine
 
 
-async def sandbox(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report the state of the sandbox."""
     try:
-        state = await desk.outfit.confine()
+        state = await handle.services.confine()
     except ToolError as error:
         return (Finding("sandbox", "error", str(error)),)
     if state.mode != "off":
@@ -152,7 +152,7 @@ async def sandbox(desk: WorkspaceHandle) -> Sequence[Finding]:
         notes = (Finding("sandbox", "note", note) for note in state.notes)
         gaps = (Finding("sandbox", "warning", f"not closed: {gap}") for gap in state.gaps)
         return (Finding("sandbox", "ok", what), *notes, *gaps)
-    guard = desk.outfit.processes.guard
+    guard = handle.services.processes.guard
     await guard.ready()
     why = why_not(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())
     if not why:
@@ -161,9 +161,9 @@ async def sandbox(desk: WorkspaceHandle) -> Sequence[Finding]:
     return (Finding("sandbox", "note", f"off, and not to be had here: {why}", "Install bubblewrap if you want one."),)
 
 
-async def processes(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def processes(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report how commands are kept from surviving their run or the server, and processes that have survived."""
-    guard = desk.outfit.processes.guard
+    guard = handle.services.processes.guard
     left = await asyncio.to_thread(leftovers)
     found = [
         Finding("processes", "warning", f"process {process} survived its server: {line[:100]}", f"kill -9 {process}")
@@ -182,20 +182,20 @@ async def processes(desk: WorkspaceHandle) -> Sequence[Finding]:
     return (*found, Finding("processes", "note", what, "The sandbox has a PID namespace."))
 
 
-async def search_tools(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def search_tools(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report which programs are available for searches."""
-    environment = desk.outfit.environment or os.environ
-    if program := find_program("rg", environment, desk.path):
+    environment = handle.services.environment or os.environ
+    if program := find_program("rg", environment, handle.path):
         return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
     todo = "Install ripgrep: searches get faster in large projects."
-    if program := find_git(environment, desk.path):
+    if program := find_git(environment, handle.path):
         return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
     return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
 
 
-async def data_directory(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def data_directory(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check permissions and free space of the data directory."""
-    return await asyncio.to_thread(_data_directory, Path(desk.data_dir).parent.parent)
+    return await asyncio.to_thread(_data_directory, Path(handle.data_dir).parent.parent)
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:
@@ -203,8 +203,8 @@ def _data_directory(place: Path) -> Sequence[Finding]:
         # The server's own check of its storage reports this.
         return ()
     found = [
-        Finding("data directory", "warning", item.what, f"chmod {item.wanted:o} {item.path}", item.path)
-        for item in open_to_others(place)
+        Finding("data directory", "warning", item.description, f"chmod {item.wanted:o} {item.path}", item.path)
+        for item in find_exposed_files(place)
     ]
     free = shutil.disk_usage(place).free
     if free < _LITTLE:
@@ -236,19 +236,19 @@ _MEND = "Mend the file; until then it is left out."
 _TRUST = "Look at it, then: holdfast trust."
 
 
-async def skills(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the skills."""
-    found = await desk.outfit.extensions.skills.fresh()
+    found = await handle.services.extensions.skills.fresh()
     below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
     return (*_summed("skills", len(found.usable), found.problems), *below, *off)
 
 
-async def hooks(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def hooks(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the hooks of the settings and of other programs' files."""
-    known = desk.outfit.extensions.hooks
+    known = handle.services.extensions.hooks
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
-    own = [item for item in desk.outfit.configuration.reading().problems if is_about_hooks(item)]
+    own = [item for item in handle.services.configuration.snapshot().problems if is_about_hooks(item)]
     problems = (*own, *known.problems())
     found = _summed("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
     return (
@@ -261,9 +261,9 @@ def _not_run(count: int) -> str:
     return "1 hook is not run" if count == 1 else f"{count} hooks are not run"
 
 
-async def commands(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def commands(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the commands, and the models that they name."""
-    known = desk.outfit.extensions.commands
+    known = handle.services.extensions.commands
     found = await known.fresh()
     withheld = (
         _untrusted("commands", f"{key} has no effect", command.path, line)
@@ -271,34 +271,34 @@ async def commands(desk: WorkspaceHandle) -> Sequence[Finding]:
         if known.withheld(command)
         for key, line in command.needs
     )
-    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
+    models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
     below = (_below("commands", command.name, command.path) for command in found.hidden)
     return (*_summed("commands", len(found.usable), (*found.problems, *filter(None, models))), *withheld, *below)
 
 
-async def agents(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the agents, and the models and tools that they name."""
-    known = desk.outfit.extensions.agents
+    known = handle.services.extensions.agents
     found = await known.fresh()
     withheld = (
         _untrusted("agents", f"{agent.name} only looks, with the usual model", agent.path, agent.needs[0][1])
         for agent in found.usable
         if known.withheld(agent)
     )
-    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
-    tools = await desk.workspace.engine.kit.tools.current()
+    models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
+    tools = await handle.workspace.engine.run_context.tools.current()
     missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
     problems = (*found.problems, *filter(None, models), *filter(None, missing))
     below = (_below("agents", agent.name, agent.path) for agent in found.hidden)
     return (*_summed("agents", len(found.usable), problems), *withheld, *below)
 
 
-async def _model_trouble(desk: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
+async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
     """Return the problem with a model that a file names; the default model is used in its place."""
-    if name in ("", "large", "small") or desk.outfit.choice is None:
+    if name in ("", "large", "small") or handle.services.choice is None:
         return None
     try:
-        await desk.outfit.choice.check(Selection(name))
+        await handle.services.choice.check(Selection(name))
     except ProviderError as error:
         return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
     return None

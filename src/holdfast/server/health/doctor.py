@@ -44,27 +44,27 @@ CHECKS: dict[str, Check] = {
 _log = logging.getLogger("holdfast.server")
 
 
-async def doctor(call: Request) -> Health:
+async def doctor(request: Request) -> Health:
     """Run the checks and report server problems. `areas` selects areas, separated by commas; the default is all."""
-    wanted = [name.strip() for name in call.query.get("areas", "").split(",") if name.strip()]
-    found = await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
-    troubles = call.hub.troubles()
-    if problem := await call.hub.check_storage():
-        troubles = (Finding("data directory", "error", problem, file=str(call.hub.data_dir)), *troubles)
+    wanted = [name.strip() for name in request.query.get("areas", "").split(",") if name.strip()]
+    found = await look(request.handle, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
+    troubles = request.manager.troubles()
+    if problem := await request.manager.check_storage():
+        troubles = (Finding("data directory", "error", problem, file=str(request.manager.data_dir)), *troubles)
     own = tuple(item for item in troubles if not wanted or item.area in wanted)
     return Health((*own, *found.findings))
 
 
-async def look(desk: WorkspaceHandle, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
+async def look(handle: WorkspaceHandle, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
     """Run the given checks concurrently."""
-    found = await asyncio.gather(*(_checked(desk, area, check, limit) for area, check in chosen.items()))
+    found = await asyncio.gather(*(_checked(handle, area, check, limit) for area, check in chosen.items()))
     return Health(tuple(item for items in found for item in items))
 
 
-async def _checked(desk: WorkspaceHandle, area: str, check: Check, limit: float) -> Sequence[Finding]:
+async def _checked(handle: WorkspaceHandle, area: str, check: Check, limit: float) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(limit):
-            return await check(desk)
+            return await check(handle)
     except TimeoutError:
         return (Finding(area, "error", f"did not answer within {limit:g} seconds.", "Look at holdfast logs."),)
     except HoldfastError as error:

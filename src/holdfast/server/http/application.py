@@ -47,8 +47,8 @@ class _Found(msgspec.Struct, frozen=True):
 class Application:
     """Dispatches requests to the handlers of the route table."""
 
-    def __init__(self, hub: WorkspaceManager, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
-        self._hub = hub
+    def __init__(self, manager: WorkspaceManager, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
+        self._manager = manager
         self._handlers = handlers
         self._streamer = streamer
         self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
@@ -77,10 +77,10 @@ class Application:
             return
         except Exception as raised:
             # Report errors during shutdown as 503.
-            error = ServerStopping() if self._hub.is_closed and status_of(raised) == 500 else raised
+            error = ServerStopping() if self._manager.is_closed and status_of(raised) == 500 else raised
             status = status_of(error)
             if isinstance(error, StorageDetached):
-                await self._hub.check_storage()
+                await self._manager.check_storage()
             if status == 500:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
             # The error refers to the frames it passed through, and some of them refer to it. Without the traceback they
@@ -108,32 +108,34 @@ class Application:
     async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         route = found.route
         for name, value in scope["headers"]:
-            if name == b"holdfast-data" and value.decode("latin-1") != self._hub.data_id:
+            if name == b"holdfast-data" and value.decode("latin-1") != self._manager.data_id:
                 raise OtherDataDirectory
         if route.name not in _ALWAYS:
-            await self._hub.ready.wait()
-            if self._hub.is_closed:
+            await self._manager.ready.wait()
+            if self._manager.is_closed:
                 raise ServerStopping
-        call = Request(
-            hub=self._hub,
+        request = Request(
+            manager=self._manager,
             route=route,
             params=found.params,
             query=_query(scope, route),
             body=_decoded(route, await _body(scope, receive)),
             over_socket=scope.get("client") is None,
-            open_desk=self._hub.desk(found.params["id"]) if 404 in route.errors and "id" in found.params else None,
+            open_handle=self._manager.handle(found.params["id"])
+            if 404 in route.errors and "id" in found.params
+            else None,
             page=scope.get("page"),
         )
         if route.streams:
             with _held(send):
-                await self._streamer(call, receive, send)
+                await self._streamer(request, receive, send)
             return
         handler = self._handlers[route.name]
         if route.ends_with_caller:
             with _held(send):
-                answer = await _while_there(handler, call, receive)
+                answer = await _while_there(handler, request, receive)
         else:
-            answer = await handler(call)
+            answer = await handler(request)
         if route.is_page:
             await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
             return
@@ -199,7 +201,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-async def _while_there(handler: Handler, call: Request, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
+async def _while_there(handler: Handler, request: Request, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
     """Run the handler until it returns or the client disconnects. The handler has ended when this returns."""
 
     async def until_gone() -> None:
@@ -207,10 +209,10 @@ async def _while_there(handler: Handler, call: Request, receive: Receive) -> Any
             pass
 
     async def work() -> Any:  # noqa: ANN401
-        return await handler(call)
+        return await handler(request)
 
     tasks = TaskOwner()
-    working = tasks.start(work(), name=call.route.name, done=lambda task: task.cancelled() or task.exception())
+    working = tasks.start(work(), name=request.route.name, done=lambda task: task.cancelled() or task.exception())
     leaving = tasks.start(until_gone(), name="caller")
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

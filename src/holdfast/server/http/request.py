@@ -17,23 +17,23 @@ __all__ = ["Handler", "Request"]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A parsed request. `desk` is set for routes below a workspace; `body` is decoded to the route's type."""
+    """A parsed request. `handle` is set for routes below a workspace; `body` is decoded to the route's type."""
 
-    hub: WorkspaceManager
+    manager: WorkspaceManager
     route: Route
     params: Mapping[str, str]
     query: Mapping[str, str]
     body: Any
     over_socket: bool
-    open_desk: WorkspaceHandle | None = None
+    open_handle: WorkspaceHandle | None = None
     page: "Page | None" = None
     """The web page that sent the request, if any."""
 
     @property
-    def desk(self) -> WorkspaceHandle:
+    def handle(self) -> WorkspaceHandle:
         """The workspace of the route."""
-        assert self.open_desk is not None, "only routes below a workspace ask for it"
-        return self.open_desk
+        assert self.open_handle is not None, "only routes below a workspace ask for it"
+        return self.open_handle
 
     @property
     def session(self) -> SessionId:

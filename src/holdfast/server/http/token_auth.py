@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
-from holdfast.config.atomic_files import sync_directory
+from holdfast.atomic_files import sync_directory
 from holdfast.server.http.connection import Scope, Send
 
 __all__ = ["TokenAuth", "host_of", "is_exposed", "is_json", "read_or_make_token", "repeated_header"]

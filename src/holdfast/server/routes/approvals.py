@@ -18,55 +18,59 @@ __all__ = [
 ]
 
 
-async def get_skip(call: Request) -> Skip:
+async def get_skip(request: Request) -> Skip:
     """Return whether permission requests are skipped."""
-    return Skip(call.desk.yolo)
+    return Skip(request.handle.yolo)
 
 
-async def set_skip(call: Request) -> None:
+async def set_skip(request: Request) -> None:
     """Set skipping for the whole workspace. All clients are notified, so that it is visible everywhere."""
-    desk = call.desk
-    if desk.yolo is not call.body.skip:
-        desk.yolo = call.body.skip
-        desk.workspace.engine.outside.outlet.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(desk.id))))
+    handle = request.handle
+    if handle.yolo is not request.body.skip:
+        handle.yolo = request.body.skip
+        handle.workspace.engine.outlet.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(handle.id))))
 
 
-async def grant(call: Request) -> Resolved:
+async def grant(request: Request) -> Resolved:
     """Answer a permission request. The first answer wins; a later one, or one to an unknown request, resolves
     nothing.
     """
-    body = call.body
-    asks = call.desk.workspace.asks
-    by = call.query.get("client_id", "")
-    return Resolved(await asks.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(call)))
+    body = request.body
+    approvals = request.handle.workspace.approvals
+    by = request.query.get("client_id", "")
+    return Resolved(
+        await approvals.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(request))
+    )
 
 
-async def pending_permissions(call: Request) -> tuple[PermissionRequest, ...]:
+async def pending_permissions(request: Request) -> tuple[PermissionRequest, ...]:
     """Return the open permission requests."""
-    return call.desk.workspace.asks.permissions
+    return request.handle.workspace.approvals.permissions
 
 
-async def answer_question(call: Request) -> Resolved:
+async def answer_question(request: Request) -> Resolved:
     """Answer a batch of questions."""
-    body = call.body
-    by = call.query.get("client_id", "")
-    asks = call.desk.workspace.asks
-    return Resolved(await asks.answer(body.batch_request_id, body.responses, by=by, via=_via(call)))
+    body = request.body
+    by = request.query.get("client_id", "")
+    approvals = request.handle.workspace.approvals
+    return Resolved(await approvals.answer(body.batch_request_id, body.responses, by=by, via=_via(request)))
 
 
-async def cancel_question(call: Request) -> Resolved:
+async def cancel_question(request: Request) -> Resolved:
     """Dismiss a batch of questions."""
-    query = call.query
-    asks = call.desk.workspace.asks
-    return Resolved(await asks.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(call)))
+    query = request.query
+    approvals = request.handle.workspace.approvals
+    return Resolved(
+        await approvals.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(request))
+    )
 
 
-async def pending_questions(call: Request) -> tuple[QuestionRequest, ...]:
+async def pending_questions(request: Request) -> tuple[QuestionRequest, ...]:
     """Return the open batches of questions."""
-    return call.desk.workspace.asks.questions
+    return request.handle.workspace.approvals.questions
 
 
-def _via(call: Request) -> Via:
+def _via(request: Request) -> Via:
     """Return the kind of client that answers, as the client reports it; empty if it is unknown."""
-    said = call.query.get("via", "")
+    said = request.query.get("via", "")
     return next((known for known in get_args(Via) if known == said), "")

@@ -9,24 +9,24 @@ from holdfast.server.http.request import Request
 __all__ = ["expand_command", "list_agents", "list_commands", "list_skills", "read_skill"]
 
 
-async def list_commands(call: Request) -> tuple[CommandNote, ...]:
+async def list_commands(request: Request) -> tuple[CommandNote, ...]:
     """Return the available commands."""
-    extensions = call.desk.outfit.extensions
+    extensions = request.handle.services.extensions
     await extensions.skills.fresh()
     return await extensions.commands.listed()
 
 
-async def expand_command(call: Request) -> CommandText:
+async def expand_command(request: Request) -> CommandText:
     """Return the prompt that a command expands to."""
-    brief = await call.desk.outfit.extensions.commands.brief(call.body.prompt, call.body.arguments)
+    brief = await request.handle.services.extensions.commands.brief(request.body.prompt, request.body.arguments)
     if brief is None:
         raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
     return CommandText(brief.text, brief.command, brief.model, brief.allow)
 
 
-async def list_agents(call: Request) -> tuple[AgentNote, ...]:
+async def list_agents(request: Request) -> tuple[AgentNote, ...]:
     """Return the available agents."""
-    agents = call.desk.outfit.extensions.agents
+    agents = request.handle.services.extensions.agents
     await agents.fresh()
     return agents.notes()
 
@@ -34,15 +34,15 @@ async def list_agents(call: Request) -> tuple[AgentNote, ...]:
 # Handlers for skills: list and contents.
 
 
-async def list_skills(call: Request) -> list[SkillInfo]:
+async def list_skills(request: Request) -> list[SkillInfo]:
     """Return the usable skills."""
-    found = await call.desk.outfit.extensions.skills.fresh()
+    found = await request.handle.services.extensions.skills.fresh()
     return [_info(skill) for skill in found.usable]
 
 
-async def read_skill(call: Request) -> SkillText:
+async def read_skill(request: Request) -> SkillText:
     """Return the contents of a skill."""
-    skill, data = await call.desk.outfit.extensions.skills.text(call.body.skill_id)
+    skill, data = await request.handle.services.extensions.skills.text(request.body.skill_id)
     source = _source(skill)
     return SkillText(data, SkillFacts(skill.name, skill.description, source, source == "system"))
 

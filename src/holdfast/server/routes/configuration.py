@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.atomic_files import replace
+from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
-from holdfast.config.locations import places_for
-from holdfast.config.problems import Problem, dotted, key_path
-from holdfast.config.redaction import redacted
-from holdfast.config.validate import key_type, objections
+from holdfast.config.locations import locate_settings
+from holdfast.config.problems import Problem, format_key, parse_key
+from holdfast.config.redaction import redact
+from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
@@ -52,39 +52,39 @@ __all__ = [
 _RECENT = 5
 
 
-async def config_of(desk: WorkspaceHandle) -> dict[str, Any]:
+async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     """Return the effective configuration for clients. Crush clients require `providers`, `options` and
     `options.tui`.
     """
-    models = desk.workspace.engine.kit.models
+    models = handle.workspace.engine.run_context.models
     infos: dict[Size, ModelInfo] = {}
     # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
-    reading = desk.outfit.configuration.reading()
-    in_force = _shown(reading, str(desk.data_dir))
-    in_force["providers"] = await _providers(desk, infos.values(), in_force["providers"])
+    reading = handle.services.configuration.snapshot()
+    in_force = _shown(reading, str(handle.data_dir))
+    in_force["providers"] = await _providers(handle, infos.values(), in_force["providers"])
     # The selected model may be unusable; show the one that is used in its place.
-    chosen = {size: msgspec.to_builtins(choice_of(desk, size, info)) for size, info in infos.items()}
+    chosen = {size: msgspec.to_builtins(choice_of(handle, size, info)) for size, info in infos.items()}
     in_force["models"] = {**in_force.get("models", {}), **chosen}
     return in_force
 
 
-async def server_config(call: Request) -> dict[str, Any]:
+async def server_config(request: Request) -> dict[str, Any]:
     """Return the settings that apply to every workspace: those of the user, without any project."""
-    return await asyncio.to_thread(_everywhere, str(call.hub.data_dir))
+    return await asyncio.to_thread(_everywhere, str(request.manager.data_dir))
 
 
 def _everywhere(data_dir: str) -> dict[str, Any]:
-    places = places_for("/", os.environ, data_dir=data_dir)
+    places = locate_settings("/", os.environ, data_dir=data_dir)
     sources = tuple(source for source in places.sources if source.kind != "project")
     configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
-    return _shown(configuration.reading(), data_dir)
+    return _shown(configuration.snapshot(), data_dir)
 
 
 def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     """Return the settings without secrets, with the defaults of options that are not set."""
-    tree = redacted(reading.tree)
+    tree = redact(reading.tree)
     options = {**_whole(Options()), **tree.get("options", {})}
     options["attribution"] = _whole(reading.settings.options.attribution)
     options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
@@ -103,9 +103,9 @@ def _whole(settings: Options | Attribution) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
 
 
-def choice_of(desk: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
+def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
     """Return the model in use with its settings. Clients poll this."""
-    wanted: Selection = getattr(desk.outfit.configuration.settings.models, size)
+    wanted: Selection = getattr(handle.services.configuration.settings.models, size)
     return ModelChoice(
         info.model,
         info.provider,
@@ -117,19 +117,19 @@ def choice_of(desk: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice
         wanted.top_k,
         wanted.frequency_penalty,
         wanted.presence_penalty,
-        redacted(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
+        redact(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
     )
 
 
-async def _providers(desk: WorkspaceHandle, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
+async def _providers(handle: WorkspaceHandle, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
     """Return the usable providers by id, with their settings and complete model descriptions. Those in use are always
     included.
     """
     known: dict[str, dict[str, Any]] = {}
     for info in dict.fromkeys(infos):
         known.setdefault(info.provider, _provider(info))["models"].append(msgspec.to_builtins(facts_of(info)))
-    if desk.outfit.choice is not None:
-        known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
+    if handle.services.choice is not None:
+        known |= {view.id: _in_config(view) for view in await handle.services.choice.usable_view()}
     return {id: {**written.get(id, {}), **view} for id, view in known.items()}
 
 
@@ -157,24 +157,24 @@ def facts_of(info: ModelInfo) -> ModelFacts:
     )
 
 
-async def config_set(call: Request) -> None:
+async def config_set(request: Request) -> None:
     """Set a value. One that does not fit its key is refused, because it would be ignored silently."""
-    path = key_path(call.body.key)
+    path = parse_key(request.body.key)
     is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
-    if is_checked and (wrong := objections(path, call.body.value)):
-        raise BadRequest(f"{call.body.key}: {' '.join(wrong)}")
-    if path == ("permissions", "allow") and call.body.scope == 1:
-        _refuse_outdated(call.desk, call.body.value)
-    _set(call.desk, call.body.scope, call.body.key, call.body.value)
+    if is_checked and (wrong := value_problems(path, request.body.value)):
+        raise BadRequest(f"{request.body.key}: {' '.join(wrong)}")
+    if path == ("permissions", "allow") and request.body.scope == 1:
+        _refuse_outdated(request.handle, request.body.value)
+    _set(request.handle, request.body.scope, request.body.key, request.body.value)
 
 
-def _refuse_outdated(desk: WorkspaceHandle, rules: list[str]) -> None:
+def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
     """Refuse new rules that would count as saved by an earlier version: a relative program without its directory in the
     workspace's own file.
     """
     from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415 - only where rules are set
 
-    known = desk.config.scope(1).get("permissions", {}).get("allow", [])
+    known = handle.config.read_scope(1).get("permissions", {}).get("allow", [])
     if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:
         raise BadRequest(
             f"The rule {new[0][:80]!r} names a relative program without its directory, and would not be used here: "
@@ -182,80 +182,82 @@ def _refuse_outdated(desk: WorkspaceHandle, rules: list[str]) -> None:
         )
 
 
-async def config_remove(call: Request) -> None:
+async def config_remove(request: Request) -> None:
     """Remove a key from a settings file."""
-    call.desk.config.remove(call.body.scope, call.body.key)
-    call.desk.tell_of_change()
+    request.handle.config.remove(request.body.scope, request.body.key)
+    request.handle.notify_settings_changed()
 
 
-async def config_model(call: Request) -> None:
+async def config_model(request: Request) -> None:
     """Select a model. An unusable one is refused and not stored, because the next run would fail."""
-    chosen = msgspec.to_builtins(call.body.model)
-    kind = call.body.model_type
-    if wrong := objections(("models", kind), chosen):
+    chosen = msgspec.to_builtins(request.body.model)
+    kind = request.body.model_type
+    if wrong := value_problems(("models", kind), chosen):
         raise BadRequest(" ".join(wrong))
-    if call.desk.outfit.choice is not None:
-        found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
+    if request.handle.services.choice is not None:
+        found = await request.handle.services.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
-    recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
+    recent = [
+        item for item in request.handle.config.read_scope(0).get("recent_models", {}).get(kind, []) if item != chosen
+    ]
     # Store the choice first: if it is refused, it must not be listed as recent.
-    call.desk.config.set(call.body.scope, f"models.{kind}", chosen)
-    _set(call.desk, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
+    request.handle.config.set(request.body.scope, f"models.{kind}", chosen)
+    _set(request.handle, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
 
 
-async def config_compact(call: Request) -> None:
+async def config_compact(request: Request) -> None:
     """Switch the compact mode of the terminal interface."""
-    enabled = call.body.get("enabled")
+    enabled = request.body.get("enabled")
     if not isinstance(enabled, bool):
         raise BadRequest("enabled must be true or false")
-    _set(call.desk, _scope(call), "options.tui.compact_mode", enabled)
+    _set(request.handle, _scope(request), "options.tui.compact_mode", enabled)
 
 
-async def config_provider_key(call: Request) -> None:
+async def config_provider_key(request: Request) -> None:
     """Store an API key, or the token of an OAuth login."""
-    provider, key, kind = _provider_id(call), call.body.get("api_key"), call.body.get("kind", "string")
+    provider, key, kind = _provider_id(request), request.body.get("api_key"), request.body.get("kind", "string")
     if kind not in ("string", "oauth"):
         raise BadRequest("unsupported api key kind: it is string or oauth")
     if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
-        _set(call.desk, _scope(call), dotted(("providers", provider, "oauth")), key)
+        _set(request.handle, _scope(request), format_key(("providers", provider, "oauth")), key)
         return
     if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    _set(call.desk, _scope(call), dotted(("providers", provider, "api_key")), key)
+    _set(request.handle, _scope(request), format_key(("providers", provider, "api_key")), key)
 
 
-async def config_refresh_oauth(call: Request) -> None:
+async def config_refresh_oauth(request: Request) -> None:
     """Refresh an OAuth token. The next model request uses the new token; other processes read it from the store."""
-    provider, outfit = _provider_id(call), call.desk.outfit
+    provider, services = _provider_id(request), request.handle.services
     try:
-        token = await asyncio.to_thread(outfit.credentials.token, provider)
+        token = await asyncio.to_thread(services.credentials.token, provider)
     except HoldfastError as error:
         # The credentials file cannot be read; the message contains the remedy.
         raise BadRequest(str(error)) from None
     if token is None:
-        if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
+        if (known := services.settings.providers.get(provider)) is not None and known.oauth:
             raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
         raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
-    await outfit.refresher.refresh(provider, post_form)
-    call.desk.tell_of_change()
+    await services.refresher.refresh(provider, post_form)
+    request.handle.notify_settings_changed()
 
 
-async def config_problems(call: Request) -> tuple[ConfigProblem, ...]:
+async def config_problems(request: Request) -> tuple[ConfigProblem, ...]:
     """Return the problems of the settings files. The last valid contents of a broken file stay in effect."""
     return tuple(
-        ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems_of(call.desk)
+        ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems_of(request.handle)
     )
 
 
-def problems_of(desk: WorkspaceHandle) -> tuple[Problem, ...]:
+def problems_of(handle: WorkspaceHandle) -> tuple[Problem, ...]:
     """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
     of date.
     """
-    reading = desk.outfit.configuration.reading()
-    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
-    return (*reading.problems, *desk.outfit.extensions.hooks.problems(), *outdated)
+    reading = handle.services.configuration.snapshot()
+    outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
+    return (*reading.problems, *handle.services.extensions.hooks.problems(), *outdated)
 
 
 async def config_import_copilot(_: Request) -> dict[str, Any]:
@@ -263,29 +265,29 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
     return {"token": None, "success": False}
 
 
-async def default_small_model(call: Request) -> ModelChoice:
+async def default_small_model(request: Request) -> ModelChoice:
     """Return the default small model of a provider, or the one in use."""
-    choice = call.desk.outfit.choice
-    if choice is not None and (provider := call.query.get("provider_id")):
+    choice = request.handle.services.choice
+    if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    return choice_of(call.desk, "small", (await call.desk.workspace.engine.kit.models.small()).info)
+    return choice_of(request.handle, "small", (await request.handle.workspace.engine.run_context.models.small()).info)
 
 
-def _set(desk: WorkspaceHandle, scope: int, key: str, value: object) -> None:
-    desk.config.set(scope, key, value)
-    desk.tell_of_change()
+def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
+    handle.config.set(scope, key, value)
+    handle.notify_settings_changed()
 
 
-def _provider_id(call: Request) -> str:
-    provider = call.body.get("provider_id")
+def _provider_id(request: Request) -> str:
+    provider = request.body.get("provider_id")
     if not isinstance(provider, str) or not provider:
         raise BadRequest("provider_id is required, as text")
     return provider
 
 
-def _scope(call: Request) -> int:
-    scope = call.body.get("scope", 0)
+def _scope(request: Request) -> int:
+    scope = request.body.get("scope", 0)
     return scope if isinstance(scope, int) else -1
 
 
@@ -301,30 +303,32 @@ _PROMPT = (
 )
 
 
-async def needs_init(call: Request) -> NeedsInit:
+async def needs_init(request: Request) -> NeedsInit:
     """Return whether to offer initialization: at most once, and only for a project with files but without a
     description.
     """
-    desk = call.desk
-    return NeedsInit(await asyncio.to_thread(_wants_start, _flag(desk), Path(desk.path), desk.outfit.settings.options))
+    handle = request.handle
+    return NeedsInit(
+        await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
+    )
 
 
-async def init_project(call: Request) -> None:
+async def init_project(request: Request) -> None:
     """Record that initialization was offered, whatever the answer, so that it is not offered again."""
-    await asyncio.to_thread(replace, str(_flag(call.desk)), b"")
-    call.desk.tell_of_change()
+    await asyncio.to_thread(replace_file, str(_flag(request.handle)), b"")
+    request.handle.notify_settings_changed()
 
 
-async def init_prompt(call: Request) -> InitPrompt:
+async def init_prompt(request: Request) -> InitPrompt:
     """Return the prompt that writes the description."""
-    return InitPrompt(_PROMPT.format(_guide(call.desk.outfit.settings.options)))
+    return InitPrompt(_PROMPT.format(_guide(request.handle.services.settings.options)))
 
 
-def _flag(desk: WorkspaceHandle) -> Path:
+def _flag(handle: WorkspaceHandle) -> Path:
     """Return the marker file. It is in the data directory, because it does not belong in the project and outlives the
     server.
     """
-    return desk.data_dir / "start-asked"
+    return handle.data_dir / "start-asked"
 
 
 def _guide(options: Options) -> str:

@@ -11,11 +11,12 @@ from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.runs import Attachment
-from holdfast.protocol.bodies import LARGEST_FILE, FileNames, kind_of
+from holdfast.protocol.attachments import LARGEST_FILE, kind_of
+from holdfast.protocol.bodies import FileNames
 from holdfast.protocol.problems import TooLarge
 from holdfast.server.http.request import Request
-from holdfast.workspace.files.open_files import locate, look, read
-from holdfast.workspace.files.undo import last_change, path_in, undo
+from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
+from holdfast.workspace.files.undo import last_change, recorded_path, undo
 from holdfast.workspace.search.search import Search, Searcher
 
 __all__ = ["list_files", "read_file", "undo_changes"]
@@ -33,21 +34,23 @@ class FileTooLarge(TooLarge):
     """The file is larger than 5 MB: a prompt cannot take it along. Name it by its path, and the model looks into it."""
 
 
-async def list_files(call: Request) -> FileNames:
+async def list_files(request: Request) -> FileNames:
     """Return the files that a search would cover, without ignored ones."""
-    root = await asyncio.to_thread(os.path.realpath, call.desk.path)
+    root = await asyncio.to_thread(os.path.realpath, request.handle.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
-        found = await Searcher(git=call.desk.outfit.git).files(Search(root, root, environment, _SECONDS, _MOST), "**")
+        found = await Searcher(git=request.handle.services.git).files(
+            Search(root, root, environment, _SECONDS, _MOST), "**"
+        )
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
     return FileNames(found.paths, found.is_truncated or found.is_late)
 
 
-async def read_file(call: Request) -> Attachment:
+async def read_file(request: Request) -> Attachment:
     """Return a file as an attachment."""
-    given = call.query["path"]
-    content = await asyncio.to_thread(_content, call.desk.path, given)
+    given = request.query["path"]
+    content = await asyncio.to_thread(_content, request.handle.path, given)
     kind = kind_of(given, content)
     if kind is None:
         raise NoSuchFile
@@ -57,12 +60,12 @@ async def read_file(call: Request) -> Attachment:
 def _content(root: str, given: str) -> bytes:
     try:
         place = locate(root, given)
-        status = look(place) if place.is_inside else None
+        status = status_of(place) if place.is_inside else None
         if status is None:
             raise NoSuchFile
         if status.st_size > LARGEST_FILE:
             raise FileTooLarge
-        return read(place, LARGEST_FILE).data
+        return read_whole_file(place, LARGEST_FILE).data
     except ToolError:
         raise NoSuchFile from None
 
@@ -72,12 +75,12 @@ def _content(root: str, given: str) -> bytes:
 _MOST_SESSIONS = 50
 
 
-async def undo_changes(call: Request) -> UndoReport:
+async def undo_changes(request: Request) -> UndoReport:
     """Revert changes of a session or a run, or report what would be reverted."""
-    ask: UndoAsk = call.body
-    workspace = call.desk.workspace
+    ask: UndoAsk = request.body
+    workspace = request.handle.workspace
     engine = workspace.engine
-    session, versions = await _history(call, ask)
+    session, versions = await _history(request, ask)
     if not ask.dry_run and engine.is_busy(session):
         raise SessionBusy("The session is busy: its run may change these files. Wait for its end, or cancel it.")
 
@@ -91,33 +94,33 @@ async def undo_changes(call: Request) -> UndoReport:
         versions,
         root=workspace.record.path,
         record=record,
-        now_ms=engine.outside.clock.now_ms,
-        new_id=engine.outside.new_id,
+        now_ms=engine.clock.now_ms,
+        new_id=engine.new_id,
     )
 
 
-async def _history(call: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
+async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the requested session and its file changes."""
-    ledger = call.desk.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     if ask.session_id:
-        if await ledger.session(call.desk.id, ask.session_id) is None:
+        if await ledger.session(request.handle.id, ask.session_id) is None:
             raise NotFound("There is no such session: look at the list for one.")
-        return ask.session_id, await ledger.files(call.desk.id, ask.session_id)
+        return ask.session_id, await ledger.files(request.handle.id, ask.session_id)
     if ask.run_id:
-        record = await ledger.run(call.desk.id, ask.run_id)
+        record = await ledger.run(request.handle.id, ask.run_id)
         if record is None:
             raise UnknownRun
-        return record.run.session_id, await ledger.files(call.desk.id, record.run.session_id)
-    return await _latest(call, ask)
+        return record.run.session_id, await ledger.files(request.handle.id, record.run.session_id)
+    return await _latest(request, ask)
 
 
-async def _latest(call: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
+async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
-    ledger = call.desk.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
-    for session in list(await ledger.sessions(call.desk.id))[:_MOST_SESSIONS]:
-        versions = await ledger.files(call.desk.id, session.id)
-        path = path_in(ask.path, versions, call.desk.workspace.record.path) if ask.path else ""
+    for session in list(await ledger.sessions(request.handle.id))[:_MOST_SESSIONS]:
+        versions = await ledger.files(request.handle.id, session.id)
+        path = recorded_path(ask.path, versions, request.handle.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)
         if changed is not None and changed.updated_at > best[0]:
             best = (changed.updated_at, session.id, versions)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from holdfast.config.problems import dotted
+from holdfast.config.problems import format_key
 from holdfast.domain.errors import BadRequest, ToolError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
@@ -23,76 +23,78 @@ from holdfast.server.http.request import Request
 __all__ = ["get_sandbox", "get_trust", "job_output", "kill_job", "list_jobs", "run_shell", "set_trust"]
 
 
-async def run_shell(call: Request) -> ShellResult:
+async def run_shell(request: Request) -> ShellResult:
     """Run a command that the user typed. It is cancelled when the client disconnects; its output becomes part of the
     session.
     """
-    desk = call.desk
-    line = call.body.command
+    handle = request.handle
+    line = request.body.command
     if not line.strip():
         raise BadRequest("The command is empty.")
     try:
-        await desk.outfit.confine()
-        environment = dict(item.partition("=")[::2] for item in desk.env)
-        width = call.body.term_width
-        result = await desk.outfit.shell.call(line, desk.path, environment, columns=width, owner=call.session)
+        await handle.services.confine()
+        environment = dict(item.partition("=")[::2] for item in handle.env)
+        width = request.body.term_width
+        result = await handle.services.shell.call(line, handle.path, environment, columns=width, owner=request.session)
     except ToolError as error:
         raise BadRequest(str(error)) from None
-    await desk.workspace.sessions.note_shell(call.session, ShellCommand(line, result.output, result.exit_code))
+    await handle.workspace.sessions.note_shell(request.session, ShellCommand(line, result.output, result.exit_code))
     return result
 
 
-async def list_jobs(call: Request) -> tuple[JobInfo, ...]:
+async def list_jobs(request: Request) -> tuple[JobInfo, ...]:
     """Return the background jobs."""
-    return call.desk.outfit.jobs.list(SessionId(call.query["session_id"]) if call.query.get("session_id") else None)
+    return request.handle.services.jobs.list(
+        SessionId(request.query["session_id"]) if request.query.get("session_id") else None
+    )
 
 
-async def job_output(call: Request) -> JobOutput:
+async def job_output(request: Request) -> JobOutput:
     """Return the output of a job."""
-    return call.desk.outfit.jobs.output(call.params["job_id"])
+    return request.handle.services.jobs.output(request.params["job_id"])
 
 
-async def kill_job(call: Request) -> JobOutput:
+async def kill_job(request: Request) -> JobOutput:
     """Kill a job and return its output."""
-    return await call.desk.outfit.jobs.kill(call.params["job_id"])
+    return await request.handle.services.jobs.kill(request.params["job_id"])
 
 
-async def get_sandbox(call: Request) -> SandboxState:
+async def get_sandbox(request: Request) -> SandboxState:
     """Return the state of the sandbox."""
     try:
-        return await call.desk.outfit.confine()
+        return await request.handle.services.confine()
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
 
-async def get_trust(call: Request) -> TrustBody:
+async def get_trust(request: Request) -> TrustBody:
     """Return whether the project's files are trusted, and which settings are withheld."""
-    configuration = call.desk.outfit.configuration
-    reading = configuration.reading()
-    files = await _brought(call)
+    configuration = request.handle.services.configuration
+    reading = configuration.snapshot()
+    files = await _brought(request)
     waiting = untrusted(files, configuration.trust)
     project = reading.project
-    withheld = [WithheldKey(dotted(item.path), item.file, item.line) for item in reading.withheld]
+    withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
     withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.wants]
     is_trusted = (project.is_trusted or not project.files) and not waiting
     paths = (*project.files, *(file.path for file in files))
     return TrustBody(is_trusted, paths, digest_with(project.digest, files), tuple(withheld))
 
 
-async def set_trust(call: Request) -> TrustBody:
+async def set_trust(request: Request) -> TrustBody:
     """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
-    configuration = call.desk.outfit.configuration
-    project = configuration.reading().project
-    files = await _brought(call)
-    if call.body.trusted:
-        if call.body.digest != digest_with(project.digest, files):
+    configuration = request.handle.services.configuration
+    project = configuration.snapshot().project
+    files = await _brought(request)
+    if request.body.trusted:
+        if request.body.digest != digest_with(project.digest, files):
             raise BadRequest("The project's files are not what was shown: look at them again.")
         give_trust(configuration, files, at=time.time())
     else:
         take_trust_back(configuration, files)
-    call.desk.tell_of_change()
-    return await get_trust(call)
+    request.handle.notify_settings_changed()
+    return await get_trust(request)
 
 
-async def _brought(call: Request) -> tuple[TrustableFile, ...]:
-    return await asyncio.to_thread(brought_files, call.desk.outfit.configuration.places, os.environ)
+async def _brought(request: Request) -> tuple[TrustableFile, ...]:
+    return await asyncio.to_thread(brought_files, request.handle.services.configuration.locations, os.environ)

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.problems import dotted
+from holdfast.config.problems import format_key
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
-from holdfast.extensions.lsp.lsp_manager import LanguageServers
+from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.protocol.extension_routes import LspLog, LspRestarted
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
@@ -22,54 +22,54 @@ __all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "
 _AREA = "language servers"
 
 
-def _servers(desk: WorkspaceHandle) -> LanguageServers:
+def _servers(handle: WorkspaceHandle) -> LanguageServers:
     """Return the servers after re-reading the settings and the trust in the project."""
-    desk.outfit.configuration.reading()
-    return desk.outfit.extensions.lsp
+    handle.services.configuration.snapshot()
+    return handle.services.extensions.lsp
 
 
-async def list_lsps(call: Request) -> dict[str, LspInfo]:
+async def list_lsps(request: Request) -> dict[str, LspInfo]:
     """Return the state of each language server."""
-    return _servers(call.desk).infos()
+    return _servers(request.handle).infos()
 
 
-async def lsp_diagnostics(call: Request) -> dict[str, tuple[dict[str, Any], ...]]:
+async def lsp_diagnostics(request: Request) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the diagnostics of a language server by file."""
-    server = _servers(call.desk).fleet.get(call.params["lsp"])
+    server = _servers(request.handle).fleet.get(request.params["lsp"])
     if server is None:
         raise NotFound("LSP client not found: there is no language server of that name.")
     found = server.talk.findings.all() if server.talk is not None else {}
     return {uri: tuple(msgspec.to_builtins(item) for item in items) for uri, items in found.items()}
 
 
-async def start_lsps(call: Request) -> None:
+async def start_lsps(request: Request) -> None:
     """Start the servers for a file in the background; events report their progress."""
-    servers = _servers(call.desk)
+    servers = _servers(request.handle)
     try:
-        place = await asyncio.to_thread(locate, call.desk.path, call.body.path)
+        place = await asyncio.to_thread(locate, request.handle.path, request.body.path)
     except ToolError as error:
         raise BadRequest(str(error)) from None
     await servers.fleet.look_at(place.path)
 
 
-async def stop_lsps(call: Request) -> None:
+async def stop_lsps(request: Request) -> None:
     """Stop all language servers."""
-    _servers(call.desk).stop()
+    _servers(request.handle).stop()
 
 
-async def restart_lsps(call: Request) -> LspRestarted:
+async def restart_lsps(request: Request) -> LspRestarted:
     """Restart one language server or all."""
     try:
-        return LspRestarted(tuple(_servers(call.desk).fleet.restart(call.body.name)))
+        return LspRestarted(tuple(_servers(request.handle).fleet.restart(request.body.name)))
     except ToolError as error:
         raise NotFound(str(error)) from None
 
 
-async def lsp_log(call: Request) -> LspLog:
+async def lsp_log(request: Request) -> LspLog:
     """Return the log of a language server."""
-    if not (name := call.query.get("name")):
+    if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    fleet = _servers(call.desk).fleet
+    fleet = _servers(request.handle).fleet
     if (server := fleet.get(name)) is None:
         raise NotFound("There is no language server of that name: look at the list for one.")
     file = fleet.log_of(name)
@@ -80,24 +80,24 @@ async def lsp_log(call: Request) -> LspLog:
 # For `holdfast doctor`
 
 
-async def check(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that cannot work, with the line of their setting, also if no file has required them yet."""
-    servers = _servers(desk)
+    servers = _servers(handle)
     infos = servers.infos()
     faults = await servers.fleet.faults() if infos else {}
     told = ((info, faults.get(info.name, "")) for info in infos.values())
-    found = [finding for info, fault in told if (finding := _finding(desk, info, fault)) is not None]
+    found = [finding for info, fault in told if (finding := _finding(handle, info, fault)) is not None]
     if found or not infos:
         return found
     ready = sum(info.state == LspState.READY for info in infos.values())
     return (Finding(_AREA, "ok", f"{len(infos)} known, {ready} running."),)
 
 
-def _finding(desk: WorkspaceHandle, info: LspInfo, fault: str) -> Finding | None:
+def _finding(handle: WorkspaceHandle, info: LspInfo, fault: str) -> Finding | None:
     if not info.error and not fault:
         return None
-    file, line = place_of(desk, "lsp", info.name)
-    name = dotted(("lsp", info.name))
+    file, line = place_of(handle, "lsp", info.name)
+    name = format_key(("lsp", info.name))
     if info.state == LspState.ERROR:
         todo = f"See what it printed: holdfast lsp logs {info.name}"
         return Finding(_AREA, "warning", f"{name} does not run: {info.error}", todo, file, line)

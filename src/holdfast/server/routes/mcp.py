@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.config.problems import dotted
+from holdfast.config.problems import format_key
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
@@ -40,93 +40,93 @@ _PATIENCE = 15.0
 """Seconds for which the health check waits for servers that are starting."""
 
 
-def _servers(desk: WorkspaceHandle) -> McpExtension:
+def _servers(handle: WorkspaceHandle) -> McpExtension:
     """Return the servers after re-reading the settings and the trust in the project."""
-    desk.outfit.configuration.reading()
-    return desk.outfit.extensions.mcp
+    handle.services.configuration.snapshot()
+    return handle.services.extensions.mcp
 
 
-async def mcp_states(call: Request) -> dict[str, McpInfo]:
+async def mcp_states(request: Request) -> dict[str, McpInfo]:
     """Return the states; none for an unknown workspace, because Crush clients request them before they open it."""
     try:
-        desk = call.hub.desk(call.params["id"])
+        handle = request.manager.handle(request.params["id"])
     except UnknownWorkspace:
         return {}
-    return _servers(desk).states()
+    return _servers(handle).states()
 
 
-async def mcp_prompts(call: Request) -> tuple[McpPrompt, ...]:
+async def mcp_prompts(request: Request) -> tuple[McpPrompt, ...]:
     """Return the prompts of all servers."""
-    return _servers(call.desk).prompts()
+    return _servers(request.handle).prompts()
 
 
-async def mcp_pending_auth(call: Request) -> tuple[McpLogin, ...]:
+async def mcp_pending_auth(request: Request) -> tuple[McpLogin, ...]:
     """Return the logins that are in progress."""
-    return _servers(call.desk).waiting_logins()
+    return _servers(request.handle).waiting_logins()
 
 
-async def _look(call: Request, what: "ListName") -> None:
-    (await _servers(call.desk).servers()).look(call.body.name, what)
+async def _look(request: Request, what: "ListName") -> None:
+    (await _servers(request.handle).servers()).look(request.body.name, what)
 
 
-async def mcp_refresh_tools(call: Request) -> None:
+async def mcp_refresh_tools(request: Request) -> None:
     """Reload the tools of a server."""
-    await _look(call, "tools")
+    await _look(request, "tools")
 
 
-async def mcp_refresh_prompts(call: Request) -> None:
+async def mcp_refresh_prompts(request: Request) -> None:
     """Reload the prompts of a server."""
-    await _look(call, "prompts")
+    await _look(request, "prompts")
 
 
-async def mcp_refresh_resources(call: Request) -> None:
+async def mcp_refresh_resources(request: Request) -> None:
     """Reload the resources of a server."""
-    await _look(call, "resources")
+    await _look(request, "resources")
 
 
-async def mcp_get_prompt(call: Request) -> McpText:
+async def mcp_get_prompt(request: Request) -> McpText:
     """Return a prompt of a server, filled in with arguments."""
-    body = call.body
-    return McpText(await (await _servers(call.desk).servers()).prompt(body.client_id, body.prompt_id, body.args))
+    body = request.body
+    return McpText(await (await _servers(request.handle).servers()).prompt(body.client_id, body.prompt_id, body.args))
 
 
-async def mcp_read_resource(call: Request) -> tuple[McpContents, ...]:
+async def mcp_read_resource(request: Request) -> tuple[McpContents, ...]:
     """Read a resource of a server."""
-    return await (await _servers(call.desk).servers()).resource(call.body.name, call.body.uri)
+    return await (await _servers(request.handle).servers()).resource(request.body.name, request.body.uri)
 
 
-async def mcp_auth_url(call: Request) -> McpAuthUrl:
+async def mcp_auth_url(request: Request) -> McpAuthUrl:
     """Return the URL of a login in progress."""
-    if not (name := call.query.get("name")):
+    if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    return McpAuthUrl(_servers(call.desk).login_url(name))
+    return McpAuthUrl(_servers(request.handle).login_url(name))
 
 
-async def mcp_auth(call: Request) -> McpDone:
+async def mcp_auth(request: Request) -> McpDone:
     """Log in to a server; returns when the login has been approved, and raises if it was refused."""
-    await (await _servers(call.desk).servers()).log_in(call.body.name)
+    await (await _servers(request.handle).servers()).log_in(request.body.name)
     return McpDone()
 
 
-async def mcp_restart(call: Request) -> None:
+async def mcp_restart(request: Request) -> None:
     """Restart a server."""
-    (await _servers(call.desk).servers()).restart(call.body.name)
+    (await _servers(request.handle).servers()).restart(request.body.name)
 
 
-async def mcp_log(call: Request) -> McpLog:
+async def mcp_log(request: Request) -> McpLog:
     """Return the log of a server."""
-    if not (name := call.query.get("name")):
+    if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    return McpLog(name, (await _servers(call.desk).servers()).log(name))
+    return McpLog(name, (await _servers(request.handle).servers()).log(name))
 
 
-async def mcp_lend(call: Request) -> None:
+async def mcp_lend(request: Request) -> None:
     """Add MCP servers of a client. It must be attached: the servers are removed when it leaves."""
-    client, desk = client_id_of(call.body.client_id), call.desk
-    if client not in call.hub.claims(desk):
+    client, handle = client_id_of(request.body.client_id), request.handle
+    if client not in request.manager.claims(handle):
         raise NotAttached
-    desk.lenders.add(client)
-    desk.outfit.extensions.mcp.lend(client, call.body.servers)
+    handle.lenders.add(client)
+    handle.services.extensions.mcp.lend(client, request.body.servers)
 
 
 async def mcp_docker_enable(_: Request) -> None:
@@ -142,12 +142,12 @@ async def mcp_docker_disable(_: Request) -> None:
 # For `holdfast doctor`
 
 
-async def check(desk: WorkspaceHandle) -> Sequence[Finding]:
+async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
-    servers = _servers(desk)
+    servers = _servers(handle)
     await servers.tried(_PATIENCE)
     states = servers.states()
-    found = [finding for info in states.values() if (finding := _finding(desk, info)) is not None]
+    found = [finding for info in states.values() if (finding := _finding(handle, info)) is not None]
     if found or not states:
         return found
     tools = sum(info.tool_count for info in states.values())
@@ -156,11 +156,11 @@ async def check(desk: WorkspaceHandle) -> Sequence[Finding]:
     return (Finding("mcp servers", "ok", f"{many}, {tools} tool{'s' * (tools != 1)}."),)
 
 
-def _finding(desk: WorkspaceHandle, info: McpInfo) -> Finding | None:
+def _finding(handle: WorkspaceHandle, info: McpInfo) -> Finding | None:
     if info.state in ("connected", "disabled"):
         return None
-    file, line = place_of(desk, "mcp", info.name)
-    name = dotted(("mcp", info.name))
+    file, line = place_of(handle, "mcp", info.name)
+    name = format_key(("mcp", info.name))
     if info.state == "starting":
         return Finding("mcp servers", "note", f"{name} is still starting.", "Look again in a moment.", file, line)
     if info.state == "needs auth":

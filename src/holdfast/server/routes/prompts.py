@@ -39,53 +39,53 @@ class SummaryCancelled(Conflict):
     """The summary was cancelled: the conversation is as it was."""
 
 
-async def agent_info(call: Request) -> AgentInfo:
+async def agent_info(request: Request) -> AgentInfo:
     """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
-    engine = call.desk.workspace.engine
+    engine = request.handle.workspace.engine
     try:
-        info = (await engine.kit.models.large()).info
+        info = (await engine.run_context.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
         nobody = ModelInfo("", "")
         return AgentInfo(
             is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
         )
-    choice = choice_of(call.desk, "large", info)
+    choice = choice_of(request.handle, "large", info)
     return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
 
 
-async def init_agent(call: Request) -> None:
+async def init_agent(request: Request) -> None:
     """Check whether a model can be used. Active runs are not affected."""
-    await call.desk.workspace.engine.kit.models.large()
+    await request.handle.workspace.engine.run_context.models.large()
 
 
-async def update_agent(call: Request) -> None:
+async def update_agent(request: Request) -> None:
     """Check whether a model can be used. Each run looks up models and tools itself, so there is nothing to update."""
-    await call.desk.workspace.engine.kit.models.large()
+    await request.handle.workspace.engine.run_context.models.large()
 
 
-async def send_prompt(call: Request) -> Accepted:
+async def send_prompt(request: Request) -> Accepted:
     """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
-    model = await call.desk.workspace.engine.kit.models.large()
-    prompt = call.body.to_prompt()
-    if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(call, model.info)):
+    model = await request.handle.workspace.engine.run_context.models.large()
+    prompt = request.body.to_prompt()
+    if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(request, model.info)):
         raise ProviderError(reason, title="No usable model", trouble="refused")
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
-        brief = await call.desk.outfit.extensions.brief(prompt.prompt)
+        brief = await request.handle.services.extensions.brief(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
-    run = await call.desk.workspace.inputs.submit(prompt)
+    run = await request.handle.workspace.inputs.submit(prompt)
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)
 
 
-def _saved_choice(call: Request, info: ModelInfo) -> str:
+def _saved_choice(request: Request, info: ModelInfo) -> str:
     """Return why the scripted model does not answer a program though it is selected: an earlier command or a screen
     chose it, and neither this command nor a settings file does.
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = call.desk.outfit.configuration.written_by_hand("models").get("large", {})
+    by_hand = request.handle.services.configuration.settings_from_files("models").get("large", {})
     if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
         return ""
     return (
@@ -94,39 +94,39 @@ def _saved_choice(call: Request, info: ModelInfo) -> str:
     )
 
 
-async def agent_session(call: Request) -> Session:
+async def agent_session(request: Request) -> Session:
     """Return a session with its live state."""
-    return dressed(call.hub, call.desk, await known(call))
+    return dressed(request.manager, request.handle, await known(request))
 
 
-async def cancel_session(call: Request) -> Cancelled:
+async def cancel_session(request: Request) -> Cancelled:
     """Cancel the current run of a session and its queue."""
-    return Cancelled(await call.desk.workspace.inputs.cancel(call.session, call.query.get("client_id", "")))
+    return Cancelled(await request.handle.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
 
 
-async def clear_queue(call: Request) -> Cancelled:
+async def clear_queue(request: Request) -> Cancelled:
     """Cancel the queued prompts of a session."""
-    return Cancelled(await call.desk.workspace.inputs.clear(call.session, call.query.get("client_id", "")))
+    return Cancelled(await request.handle.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
 
 
-async def count_queued(call: Request) -> int:
+async def count_queued(request: Request) -> int:
     """Return the number of queued prompts of a session."""
-    return len(call.desk.workspace.engine.lane(call.session).queue)
+    return len(request.handle.workspace.engine.lane(request.session).queue)
 
 
-async def list_queued(call: Request) -> list[str]:
+async def list_queued(request: Request) -> list[str]:
     """Return the texts of the queued prompts of a session."""
-    engine = call.desk.workspace.engine
-    waiting = [item.run for item in engine.lane(call.session).queue]
-    records = [await engine.kit.ledger.run(call.desk.id, run) for run in waiting]
+    engine = request.handle.workspace.engine
+    waiting = [item.run for item in engine.lane(request.session).queue]
+    records = [await engine.run_context.ledger.run(request.handle.id, run) for run in waiting]
     return [record.run.prompt for record in records if record is not None]
 
 
-async def summarize(call: Request) -> None:
+async def summarize(request: Request) -> None:
     """Summarize a session and return when the summary is stored. A caller that disconnects does not cancel the run."""
-    heard = call.desk.workspace.bus.subscribe(None)
+    heard = request.handle.workspace.bus.subscribe(None)
     try:
-        run = await call.desk.workspace.inputs.summarize(call.session)
+        run = await request.handle.workspace.inputs.summarize(request.session)
         end = await _end_of(run.run_id, heard)
     finally:
         heard.close()
@@ -142,8 +142,8 @@ async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
     """Return the end of the run, or None if the workspace is closed first."""
     while frames := await heard.take():
         for frame in frames:
-            if isinstance(frame.event, RunCompleteEvent) and frame.event.payload.payload.run_id == run:
-                return frame.event.payload.payload
+            if isinstance(frame.event, RunCompleteEvent) and frame.event.change.object.run_id == run:
+                return frame.event.change.object
     return None
 
 
@@ -152,28 +152,28 @@ async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
 _MOST = 1_000
 
 
-async def list_runs(call: Request) -> list[Run]:
+async def list_runs(request: Request) -> list[Run]:
     """Return runs, newest first. `limit` counts the returned runs, after the filter by state."""
-    limit = min(call.number("limit", 50), _MOST)
-    session = SessionId(call.query["session_id"]) if call.query.get("session_id") else None
-    before, state = call.number("before", 0), call.query.get("state")
-    ledger = call.desk.workspace.engine.kit.ledger
+    limit = min(request.number("limit", 50), _MOST)
+    session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
+    before, state = request.number("before", 0), request.query.get("state")
+    ledger = request.handle.workspace.engine.run_context.ledger
     if state is None:
-        runs = await ledger.runs(call.desk.id, session, limit, before)
-        return [_now(call.desk, run) for run in runs]
+        runs = await ledger.runs(request.handle.id, session, limit, before)
+        return [_now(request.handle, run) for run in runs]
     if state != "ended":
         # Few runs have not ended, and the oldest of them may be older than many that have.
-        unended = [_now(call.desk, run) for run in await ledger.open_runs(call.desk.id)]
+        unended = [_now(request.handle, run) for run in await ledger.open_runs(request.handle.id)]
         found = [run for run in unended if run.state == state and session in (None, run.session_id)]
         found = [run for run in found if not before or run.number < before]
         return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
-    return await _ended(call, session, limit, before)
+    return await _ended(request, session, limit, before)
 
 
-async def _ended(call: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
+async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
-        page = await call.desk.workspace.engine.kit.ledger.runs(call.desk.id, session, limit, before)
+        page = await request.handle.workspace.engine.run_context.ledger.runs(request.handle.id, session, limit, before)
         found += (run for run in page if run.state == "ended")
         if len(page) < limit:
             break
@@ -181,34 +181,34 @@ async def _ended(call: Request, session: SessionId | None, limit: int, before: i
     return found[:limit]
 
 
-async def get_run(call: Request) -> Run:
+async def get_run(request: Request) -> Run:
     """Return a run."""
-    record = await call.desk.workspace.engine.kit.ledger.run(call.desk.id, call.run)
+    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, request.run)
     if record is None:
         raise UnknownRun
-    return _now(call.desk, record.run)
+    return _now(request.handle, record.run)
 
 
-async def patch_run(call: Request) -> Run:
+async def patch_run(request: Request) -> Run:
     """Change the position or the delivery of a queued run."""
-    inputs = call.desk.workspace.inputs
-    patch = call.body
+    inputs = request.handle.workspace.inputs
+    patch = request.body
     if (patch.position is None) == (patch.delivery is None):
         raise BadRequest("Say either a position or a delivery.")
     if patch.position is not None:
-        await inputs.move(call.run, patch.position)
+        await inputs.move(request.run, patch.position)
     else:
-        await inputs.redeliver(call.run, patch.delivery)
-    return await get_run(call)
+        await inputs.redeliver(request.run, patch.delivery)
+    return await get_run(request)
 
 
-async def cancel_run(call: Request) -> Run:
+async def cancel_run(request: Request) -> Run:
     """Cancel a run."""
-    await call.desk.workspace.inputs.cancel_run(call.run, call.query.get("client_id", ""))
-    return await get_run(call)
+    await request.handle.workspace.inputs.cancel_run(request.run, request.query.get("client_id", ""))
+    return await get_run(request)
 
 
-def _now(desk: WorkspaceHandle, run: Run) -> Run:
+def _now(handle: WorkspaceHandle, run: Run) -> Run:
     """Return the run with its current state, which the lane knows before the stored row does."""
-    state = state_of(desk.workspace.engine.lane(run.session_id), run.run_id)
+    state = state_of(handle.workspace.engine.lane(run.session_id), run.run_id)
     return run if state is None or run.outcome else msgspec.structs.replace(run, state=state)

@@ -44,129 +44,129 @@ _OUTPUT = re.compile(r"/output/([0-9a-f]{8}-\d+-(?:out|err)\.txt)")
 _NEVER = "0001-01-01T00:00:00Z"
 
 
-def dressed(hub: WorkspaceManager, desk: WorkspaceHandle, session: Session) -> Session:
+def dressed(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session) -> Session:
     """Add the live state to a stored session: whether it is busy, and the number of viewing clients."""
     return msgspec.structs.replace(
         session,
-        is_busy=desk.workspace.engine.is_busy(session.id),
-        attached_clients=attached(hub.presence, desk.id, session.id),
+        is_busy=handle.workspace.engine.is_busy(session.id),
+        attached_clients=attached(manager.presence, handle.id, session.id),
     )
 
 
-async def known(call: Request, session_id: SessionId | None = None) -> Session:
+async def known(request: Request, session_id: SessionId | None = None) -> Session:
     """Return the given session, by default that of the path. Raises `UnknownSession`."""
-    ledger = call.desk.workspace.engine.kit.ledger
-    session = await ledger.session(call.desk.id, call.session if session_id is None else session_id)
+    ledger = request.handle.workspace.engine.run_context.ledger
+    session = await ledger.session(request.handle.id, request.session if session_id is None else session_id)
     if session is None:
         raise UnknownSession
     return session
 
 
-async def list_sessions(call: Request) -> list[Session]:
+async def list_sessions(request: Request) -> list[Session]:
     """Return the sessions of a workspace."""
-    sessions = await call.desk.workspace.engine.kit.ledger.sessions(call.desk.id)
-    return [dressed(call.hub, call.desk, session) for session in sessions]
+    sessions = await request.handle.workspace.engine.run_context.ledger.sessions(request.handle.id)
+    return [dressed(request.manager, request.handle, session) for session in sessions]
 
 
-async def create_session(call: Request) -> Session:
+async def create_session(request: Request) -> Session:
     """Create a session."""
-    return await call.desk.workspace.sessions.create(_title(call.body.title))
+    return await request.handle.workspace.sessions.create(_title(request.body.title))
 
 
-async def get_session(call: Request) -> Session:
+async def get_session(request: Request) -> Session:
     """Return a session."""
-    return dressed(call.hub, call.desk, await known(call))
+    return dressed(request.manager, request.handle, await known(request))
 
 
-async def put_session(call: Request) -> Session:
+async def put_session(request: Request) -> Session:
     """Rename a session. Only the title can be changed: other fields belong to the server, and the to-do list that a
     client sends may be older than the model's.
     """
-    if call.body.title is None:
-        return dressed(call.hub, call.desk, await known(call))
-    session = await call.desk.workspace.sessions.rename(call.session, _title(call.body.title))
-    return dressed(call.hub, call.desk, session)
+    if request.body.title is None:
+        return dressed(request.manager, request.handle, await known(request))
+    session = await request.handle.workspace.sessions.rename(request.session, _title(request.body.title))
+    return dressed(request.manager, request.handle, session)
 
 
-async def delete_session(call: Request) -> None:
+async def delete_session(request: Request) -> None:
     """Delete a session. Its contents are removed from the database, from files and from memory before the response."""
-    desk = call.desk
+    handle = request.handle
 
     async def clean_up(sessions: Sequence[SessionId]) -> None:
         for session in sessions:
-            await desk.outfit.jobs.end_session(session)
-            outputs = await _outputs_named_in(desk, session)
-            await asyncio.to_thread(desk.outfit.processes.remove_output, session, outputs)
-        desk.workspace.asks.forget_sessions(sessions)
-        desk.joiner.clear()
+            await handle.services.jobs.end_session(session)
+            outputs = await _outputs_named_in(handle, session)
+            await asyncio.to_thread(handle.services.processes.remove_output, session, outputs)
+        handle.workspace.approvals.forget_sessions(sessions)
+        handle.frame_cache.clear()
 
-    await desk.workspace.sessions.delete(call.session, clean_up)
+    await handle.workspace.sessions.delete(request.session, clean_up)
 
 
-async def _outputs_named_in(desk: WorkspaceHandle, session: SessionId) -> tuple[str, ...]:
+async def _outputs_named_in(handle: WorkspaceHandle, session: SessionId) -> tuple[str, ...]:
     """Return output files that earlier versions stored without an owner."""
-    messages = await desk.workspace.engine.kit.ledger.messages(desk.id, session)
+    messages = await handle.workspace.engine.run_context.ledger.messages(handle.id, session)
     body = msgspec.json.encode(messages).decode()
     return tuple(_OUTPUT.findall(body))
 
 
-async def list_messages(call: Request) -> list[Message]:
+async def list_messages(request: Request) -> list[Message]:
     """Return the messages of a session, including streamed text that is not flushed yet."""
-    engine = call.desk.workspace.engine
-    messages = await engine.kit.ledger.messages(call.desk.id, call.session)
+    engine = request.handle.workspace.engine
+    messages = await engine.run_context.ledger.messages(request.handle.id, request.session)
     growing = engine.open_parts()
     return [grow(message, [part for part in growing if part.message_id == message.id]) for message in messages]
 
 
-async def list_user_messages(call: Request) -> list[Message]:
+async def list_user_messages(request: Request) -> list[Message]:
     """Return the user's messages of a session, newest first."""
-    return [message for message in reversed(await list_messages(call)) if message.role == "user"]
+    return [message for message in reversed(await list_messages(request)) if message.role == "user"]
 
 
-async def list_all_user_messages(call: Request) -> list[Message]:
+async def list_all_user_messages(request: Request) -> list[Message]:
     """Return the user's messages of all sessions, newest first, for the prompt history."""
-    ledger = call.desk.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     found: list[Message] = []
-    for session in await ledger.sessions(call.desk.id):
-        messages = await ledger.messages(call.desk.id, session.id)
+    for session in await ledger.sessions(request.handle.id):
+        messages = await ledger.messages(request.handle.id, session.id)
         found += [message for message in reversed(messages) if message.role == "user"]
     # The sort is stable: messages of a session with equal times keep their order.
     return sorted(found, key=lambda message: message.created_at, reverse=True)
 
 
-async def list_history(call: Request) -> list[FileVersion]:
+async def list_history(request: Request) -> list[FileVersion]:
     """Return the versions of files that a session changed."""
-    versions = await call.desk.workspace.engine.kit.ledger.files(call.desk.id, call.session)
+    versions = await request.handle.workspace.engine.run_context.ledger.files(request.handle.id, request.session)
     return sorted(versions, key=lambda item: (item.version, item.created_at))
 
 
-async def list_read_files(call: Request) -> list[str]:
+async def list_read_files(request: Request) -> list[str]:
     """Return the paths that a session has read."""
-    marks = await call.desk.workspace.engine.kit.ledger.read_marks(call.desk.id, call.session)
+    marks = await request.handle.workspace.engine.run_context.ledger.read_marks(request.handle.id, request.session)
     return [mark.path for mark in marks]
 
 
-async def mark_read(call: Request) -> None:
+async def mark_read(request: Request) -> None:
     """Mark a file as read, under its real path, which is the one that tools use."""
-    session, path = await known(call, call.body.session_id), await _real_path(call, call.body.path)
-    engine = call.desk.workspace.engine
-    mark = ReadMark(session.id, path, engine.outside.clock.now_ms())
+    session, path = await known(request, request.body.session_id), await _real_path(request, request.body.path)
+    engine = request.handle.workspace.engine
+    mark = ReadMark(session.id, path, engine.clock.now_ms())
     await engine.recorder.put(MarkRead(mark), sync=False)
 
 
-async def last_read(call: Request) -> str:
+async def last_read(request: Request) -> str:
     """Return when a session last read a file."""
-    ledger = call.desk.workspace.engine.kit.ledger
-    path = await _real_path(call, call.query["path"])
-    mark = await ledger.read_mark(call.desk.id, SessionId(call.query["session_id"]), path)
+    ledger = request.handle.workspace.engine.run_context.ledger
+    path = await _real_path(request, request.query["path"])
+    mark = await ledger.read_mark(request.handle.id, SessionId(request.query["session_id"]), path)
     if mark is None:
         return _NEVER
     return datetime.fromtimestamp(mark.read_at / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
-async def _real_path(call: Request, given: str) -> str:
+async def _real_path(request: Request, given: str) -> str:
     try:
-        return (await asyncio.to_thread(locate, call.desk.path, given)).path
+        return (await asyncio.to_thread(locate, request.handle.path, given)).path
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
@@ -190,16 +190,20 @@ class _Plain(msgspec.Struct, frozen=True):
     payload: msgspec.Raw
 
 
-async def read_log(call: Request) -> LogPage:
+async def read_log(request: Request) -> LogPage:
     """Return stored events, oldest first; for a run, those of its session from its acceptance to its end."""
-    limit, session, run = call.number("limit", 500), call.query.get("session_id", ""), call.query.get("run_id", "")
+    limit, session, run = (
+        request.number("limit", 500),
+        request.query.get("session_id", ""),
+        request.query.get("run_id", ""),
+    )
     if not 0 < limit <= _MOST:
         raise BadRequest(f"limit is from 1 to {_MOST}.")
-    ledger, cursor = call.desk.workspace.engine.kit.ledger, call.number("after", 0)
+    ledger, cursor = request.handle.workspace.engine.run_context.ledger, request.number("after", 0)
     if run:
-        asked = await _run(call, run)
+        asked = await _run(request, run)
         session, cursor = asked.session_id, max(cursor, asked.number - 1)
-    rows = await ledger.dated_events(call.desk.id, cursor, _MOST_LOOKED_AT)
+    rows = await ledger.dated_events(request.handle.id, cursor, _MOST_LOOKED_AT)
     found: list[LoggedEvent] = []
     size = 0
     for number, at, body in rows:
@@ -217,8 +221,8 @@ async def read_log(call: Request) -> LogPage:
     return LogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
 
 
-async def _run(call: Request, run: str) -> Run:
-    record = await call.desk.workspace.engine.kit.ledger.run(call.desk.id, RunId(run))
+async def _run(request: Request, run: str) -> Run:
+    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, RunId(run))
     if record is None:
         raise UnknownRun
     return record.run

@@ -17,48 +17,48 @@ from holdfast.server.workspace_manager import client_id_of
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
 
 
-async def health(call: Request) -> None:
+async def health(request: Request) -> None:
     """Return 200 if the server can store data, also during recovery; else 503."""
-    if problem := await call.hub.check_storage():
+    if problem := await request.manager.check_storage():
         raise StorageDetached(problem)
 
 
-async def version(call: Request) -> VersionInfo:
+async def version(request: Request) -> VersionInfo:
     """Return the version, protocol and process of the server."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     known = f"holdfast-{__version__}"
-    return VersionInfo(__version__, "", known, "", machine, PROTOCOL, os.getpid(), call.hub.data_id)
+    return VersionInfo(__version__, "", known, "", machine, PROTOCOL, os.getpid(), request.manager.data_id)
 
 
-async def control(call: Request) -> None:
+async def control(request: Request) -> None:
     """Stop the server on request. A Crush client that receives 200 for its shutdown deletes the socket, so it is
     refused.
     """
-    command, force = call.body.command, call.body.force
+    command, force = request.body.command, request.body.force
     if command in ("shutdown", "shutdown_if_idle"):
         raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
     if command == "replace":
-        _give_way(call)
+        _give_way(request)
         return
     if command != "stop":
         raise BadRequest("unknown command: the only one is stop")
-    is_working = any(desk.workspace.engine.is_busy() for desk in call.hub.desks)
-    if is_working and not force and not is_idle(call.hub.presence):
+    is_working = any(handle.workspace.engine.is_busy() for handle in request.manager.handles)
+    if is_working and not force and not is_idle(request.manager.presence):
         raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
-    call.hub.tell(Stop())
+    request.manager.apply(Stop())
 
 
-def _give_way(call: Request) -> None:
+def _give_way(request: Request) -> None:
     """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
-    presence = call.hub.presence
+    presence = request.manager.presence
     if not presence.leaves_when_idle or not is_idle(presence):
         raise Conflict("This server is in use, or was started by hand: it stays.")
-    call.hub.tell(Stop())
+    request.manager.apply(Stop())
 
 
-async def retire_client(call: Request) -> None:
+async def retire_client(request: Request) -> None:
     """Remove a client for good."""
-    call.hub.tell(Retire(client_id_of(call.params["client_id"])))
+    request.manager.apply(Retire(client_id_of(request.params["client_id"])))
 
 
 async def openapi(_: Request) -> dict[str, Any]:
@@ -77,26 +77,26 @@ async def docs(_: Request) -> str:
     return page()
 
 
-async def metrics(call: Request) -> str:
+async def metrics(request: Request) -> str:
     """Return the metrics for Prometheus."""
-    counted = call.hub.metrics
+    counted = request.manager.metrics
     if counted is None:
         raise NotFound("Metrics are off: set options.metrics to true, and start the server again.")
-    return counted.told(call.hub)
+    return counted.told(request.manager)
 
 
-async def stats(call: Request) -> Stats:
+async def stats(request: Request) -> Stats:
     """Return the statistics of a workspace."""
-    return await call.hub.app.ledger.stats(call.desk.id, _zone(call))
+    return await request.manager.app.ledger.stats(request.handle.id, _zone(request))
 
 
-async def all_stats(call: Request) -> Stats:
+async def all_stats(request: Request) -> Stats:
     """Return the statistics of all workspaces."""
-    return await call.hub.app.ledger.stats(None, _zone(call))
+    return await request.manager.app.ledger.stats(None, _zone(request))
 
 
-def _zone(call: Request) -> int:
-    text = call.query.get("zone", "0")
+def _zone(request: Request) -> int:
+    text = request.query.get("zone", "0")
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _FARTHEST:
         raise BadRequest("zone is how many minutes a clock is ahead of UTC: at most 840, or less than none.")

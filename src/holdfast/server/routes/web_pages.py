@@ -20,43 +20,43 @@ class NoPort(Conflict):
     """No page's port is open here. Run holdfast web for a link."""
 
 
-async def open_web(call: Request) -> WebLink:
+async def open_web(request: Request) -> WebLink:
     """Open the port of the web page and return a link. Only over the unix socket."""
-    if not call.over_socket:
+    if not request.over_socket:
         raise NotFromHere
-    return (await call.hub.web.open(call.body.port)).link(tuple(call.body.env))
+    return (await request.manager.web.open(request.body.port)).link(tuple(request.body.env))
 
 
-async def close_web(call: Request) -> None:
+async def close_web(request: Request) -> None:
     """Close the port of the web page. Only over the unix socket."""
-    if not call.over_socket:
+    if not request.over_socket:
         raise NotFromHere
-    call.hub.web.close()
+    request.manager.web.close()
 
 
-async def enter_page(call: Request) -> PagePass:
+async def enter_page(request: Request) -> PagePass:
     """Exchange a code for a token."""
-    return _house(call).exchange(call.body.code)
+    return _house(request).exchange(request.body.code)
 
 
-async def greet_page(call: Request) -> PageGreeting:
+async def greet_page(request: Request) -> PageGreeting:
     """Return a challenge to a page that was admitted by an earlier server."""
-    return _house(call).hello(call.body)
+    return _house(request).hello(request.body)
 
 
-async def return_page(call: Request) -> PagePass:
+async def return_page(request: Request) -> PagePass:
     """Return a new token for the proof of a returning page."""
-    return _house(call).come_back(call.body)
+    return _house(request).come_back(request.body)
 
 
-async def page_pass(call: Request) -> PagePass:
+async def page_pass(request: Request) -> PagePass:
     """Return a new token to a page that was reloaded and has lost its state."""
-    if call.page is None:
+    if request.page is None:
         raise NoPort
-    return _house(call).renew(call.page)
+    return _house(request).renew(request.page)
 
 
-def _house(call: Request) -> "WebSessions":
-    if call.hub.web.house is None:
+def _house(request: Request) -> "WebSessions":
+    if request.manager.web.house is None:
         raise NoPort
-    return call.hub.web.house
+    return request.manager.web.house

@@ -30,87 +30,87 @@ __all__ = [
 _MOST_PROBLEMS = 10
 
 
-async def list_workspaces(call: Request) -> list[WorkspaceBody]:
+async def list_workspaces(request: Request) -> list[WorkspaceBody]:
     """Return the open workspaces."""
-    return [await _body(call, desk) for desk in call.hub.desks]
+    return [await _body(request, handle) for handle in request.manager.handles]
 
 
-async def create_workspace(call: Request) -> WorkspaceBody:
+async def create_workspace(request: Request) -> WorkspaceBody:
     """Open the workspace of a directory."""
-    asked = call.body
-    if call.page is not None and not asked.env:
+    asked = request.body
+    if request.page is not None and not asked.env:
         # A browser has no environment: use that of the client that requested the link.
-        asked = msgspec.structs.replace(asked, env=call.page.env)
+        asked = msgspec.structs.replace(asked, env=request.page.env)
     # A client that disconnects while its workspace is being opened does not cancel the opening.
-    return await _body(call, await asyncio.shield(call.hub.create(asked)))
+    return await _body(request, await asyncio.shield(request.manager.create(asked)))
 
 
-async def get_workspace(call: Request) -> WorkspaceBody:
+async def get_workspace(request: Request) -> WorkspaceBody:
     """Return a workspace."""
-    return await _body(call, call.desk)
+    return await _body(request, request.handle)
 
 
-async def leave_workspace(call: Request) -> None:
+async def leave_workspace(request: Request) -> None:
     """Release a client's claim. An unknown workspace is not an error."""
-    call.hub.tell(Release(WorkspaceId(call.params["id"]), client_id_of(call.query["client_id"])))
+    request.manager.apply(Release(WorkspaceId(request.params["id"]), client_id_of(request.query["client_id"])))
 
 
-async def set_current_session(call: Request) -> None:
+async def set_current_session(request: Request) -> None:
     """Set the session that a client views."""
-    call.hub.tell(View(call.desk.id, client_id_of(call.query["client_id"]), call.body.session_id))
+    request.manager.apply(View(request.handle.id, client_id_of(request.query["client_id"]), request.body.session_id))
 
 
-async def get_config(call: Request) -> dict[str, Any]:
+async def get_config(request: Request) -> dict[str, Any]:
     """Return the effective configuration."""
-    return await config_of(call.desk)
+    return await config_of(request.handle)
 
 
-async def list_providers(call: Request) -> list[dict[str, Any]]:
+async def list_providers(request: Request) -> list[dict[str, Any]]:
     """Return the providers and their models."""
-    choice = call.desk.outfit.choice
+    choice = request.handle.services.choice
     if choice is not None:
         return [msgspec.to_builtins(view) for view in await choice.providers_view()]
-    config = await config_of(call.desk)
+    config = await config_of(request.handle)
     return [entry for entry in config["providers"].values() if isinstance(entry, dict)]
 
 
-async def snapshot(call: Request) -> SnapshotBody:
+async def snapshot(request: Request) -> SnapshotBody:
     """Return the state for a new client: one read of the store, with the streamed text that is not flushed yet."""
-    desk = call.desk
-    session = SessionId(call.query["session_id"]) if call.query.get("session_id") else None
-    stored = await desk.workspace.engine.kit.ledger.snapshot(desk.id, session)
+    handle = request.handle
+    session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
+    stored = await handle.workspace.engine.run_context.ledger.snapshot(handle.id, session)
     return SnapshotBody(
         stored.cursor,
         stored.epoch,
-        await _body(call, desk),
-        tuple(dressed(call.hub, desk, item) for item in stored.sessions),
-        tuple(_with_open_parts(desk, stored.messages)),
+        await _body(request, handle),
+        tuple(dressed(request.manager, handle, item) for item in stored.sessions),
+        tuple(_with_open_parts(handle, stored.messages)),
         stored.runs,
         # Read after the store: requests and answers since then are repeated on the stream, which is harmless.
-        tuple(msgspec.to_builtins(ask) for ask in desk.workspace.asks.permissions),
-        tuple(msgspec.to_builtins(batch) for batch in desk.workspace.asks.questions),
-        tuple(msgspec.to_builtins(job) for job in desk.outfit.jobs.list(session)),
+        tuple(msgspec.to_builtins(ask) for ask in handle.workspace.approvals.permissions),
+        tuple(msgspec.to_builtins(batch) for batch in handle.workspace.approvals.questions),
+        tuple(msgspec.to_builtins(job) for job in handle.services.jobs.list(session)),
     )
 
 
-def _with_open_parts(desk: WorkspaceHandle, messages: tuple[Message, ...]) -> list[Message]:
-    growing = desk.workspace.engine.open_parts()
+def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> list[Message]:
+    growing = handle.workspace.engine.open_parts()
     return [grow(message, [part for part in growing if part.message_id == message.id]) for message in messages]
 
 
-async def _body(call: Request, desk: WorkspaceHandle) -> WorkspaceBody:
-    await desk.outfit.extensions.skills.first()
+async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
+    await handle.services.extensions.skills.first()
     body = WorkspaceBody(
-        desk.id,
-        desk.path,
-        yolo=desk.yolo,
-        debug=desk.debug,
-        data_dir=str(desk.data_dir),
+        handle.id,
+        handle.path,
+        yolo=handle.yolo,
+        debug=handle.debug,
+        data_dir=str(handle.data_dir),
         version=__version__,
-        config=await config_of(desk),
-        channels=desk.channels,
-        skills=tuple(msgspec.to_builtins(state) for state in desk.outfit.extensions.skills.states()),
-        problems=tuple(str(item) for item in problems_of(desk) if item.severity == "error")[:_MOST_PROBLEMS],
+        config=await config_of(handle),
+        channels=handle.channels,
+        skills=tuple(msgspec.to_builtins(state) for state in handle.services.extensions.skills.states()),
+        problems=tuple(str(item) for item in problems_of(handle) if item.severity == "error")[:_MOST_PROBLEMS],
     )
     # The environment may contain secrets: it is returned over the socket only.
-    return msgspec.structs.replace(body, env=desk.env) if call.over_socket else body
+    return msgspec.structs.replace(body, env=handle.env) if request.over_socket else body

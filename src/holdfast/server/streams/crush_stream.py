@@ -101,18 +101,18 @@ class CrushDialogs:
     def feed(self, event: AskEvent, body: bytes, now: float) -> list[bytes]:
         """Return the bodies to send for an event, which may be none."""
         match event:
-            case PermissionRequestEvent(payload=ask):
-                self._permissions.add(ask.payload.id, body)
+            case PermissionRequestEvent(change=ask):
+                self._permissions.add(ask.object.id, body)
                 return self._permissions.due(now)
-            case QuestionRequestEvent(payload=batch):
-                self._questions.add(batch.payload.id, body)
+            case QuestionRequestEvent(change=batch):
+                self._questions.add(batch.object.id, body)
                 return self._questions.due(now)
-            case PermissionNotificationEvent(payload=notice):
-                if notice.payload.granted or notice.payload.denied:
-                    self._permissions.close(notice.payload.id, now)
+            case PermissionNotificationEvent(change=notice):
+                if notice.object.granted or notice.object.denied:
+                    self._permissions.close(notice.object.id, now)
                 return [body, *self._permissions.due(now)]
-            case QuestionNotificationEvent(payload=closed):
-                return [body] if self._questions.close(closed.payload.batch_id, now) else []
+            case QuestionNotificationEvent(change=closed):
+                return [body] if self._questions.close(closed.object.batch_id, now) else []
 
     def due(self, now: float) -> list[bytes]:
         """Return the bodies whose time has come."""
@@ -184,7 +184,7 @@ class CrushStream:
                     late = self._growing[found.id] = _Growing(found)
                     late.due_at = now + FIRST_SECONDS
                 return []
-            case MessageEvent(payload=Change(type=kind, payload=message)):
+            case MessageEvent(change=Change(type=kind, object=message)):
                 self._growing.pop(message.id, None)
                 if kind != "deleted" and message.role == "assistant" and message.finish is None:
                     self._growing[message.id] = _Growing(message)
@@ -199,7 +199,7 @@ class CrushStream:
             case RunEvent() | ToolOutputEvent() | AttachedEvent() | RemovedEvent():
                 # Crush clients do not know these event types.
                 return []
-            case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOT_FOR_THEM:
+            case AgentEvent(change=Change(object=notice)) if notice.type in _NOT_FOR_THEM:
                 # Crush clients treat a notice with an error as the end of the run. A failed run is reported separately.
                 return []
             case _:

@@ -135,36 +135,36 @@ class _Writer:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def stream(call: Request, receive: Receive, send: Send) -> None:
+async def stream(request: Request, receive: Receive, send: Send) -> None:
     """Stream events until the client disconnects or stalls, or the workspace is closed."""
-    since = call.number("since", -1)
-    client = call.query.get("client_id")
+    since = request.number("since", -1)
+    client = request.query.get("client_id")
     name = client_id_of(client) if client else None
-    heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
-    asks = call.desk.workspace.asks
-    form = None if since >= 0 else CrushStream(partial(_growing, call.desk), _dialogs(call))
+    heard = request.handle.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
+    approvals = request.handle.workspace.approvals
+    form = None if since >= 0 else CrushStream(partial(_growing, request.handle), _dialogs(request))
     if (exchange := exchange_of(send)) is not None:
         exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
     try:
         if name is not None:
-            call.hub.tell(Attach(call.desk.id, name))
+            request.manager.apply(Attach(request.handle.id, name))
     except BaseException:
         heard.close()
         raise
-    asks.reader_came()
+    approvals.reader_came()
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
-        await _send_all(heard, send, form or call.desk.joiner)
+        await _send_all(heard, send, form or request.handle.frame_cache)
     except TimeoutError:
         _log.info("a reader stopped reading and was cut; it can resume")
         _hang_up(send)
     finally:
-        asks.reader_left()
+        approvals.reader_left()
         watcher.cancel_all()
         heard.close()
         if name is not None:
-            call.hub.tell(Detach(call.desk.id, name))
+            request.manager.apply(Detach(request.handle.id, name))
 
 
 async def _until_gone(receive: Receive, heard: Subscription) -> None:
@@ -173,16 +173,16 @@ async def _until_gone(receive: Receive, heard: Subscription) -> None:
     heard.close()
 
 
-def _growing(desk: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
+def _growing(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
     """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
-    return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
+    return next((item for item in handle.workspace.engine.open_messages(session) if item.id == message), None)
 
 
-def _dialogs(call: Request) -> CrushDialogs:
+def _dialogs(request: Request) -> CrushDialogs:
     """Return the open requests at the time of the subscription, so that none is missed or duplicated."""
-    asks, now = call.desk.workspace.asks, asyncio.get_running_loop().time()
-    withdrawn = call.hub.withdrawn.get(call.desk.id, ())
-    return CrushDialogs(asks.permissions, asks.questions, now=now, pause=asks.pause, withdrawn=withdrawn)
+    approvals, now = request.handle.workspace.approvals, asyncio.get_running_loop().time()
+    withdrawn = request.manager.withdrawn.get(request.handle.id, ())
+    return CrushDialogs(approvals.permissions, approvals.questions, now=now, pause=approvals.pause, withdrawn=withdrawn)
 
 
 async def _send_all(heard: Subscription, send: Send, form: CrushStream | FrameCache) -> None:
@@ -203,11 +203,11 @@ async def _send_all(heard: Subscription, send: Send, form: CrushStream | FrameCa
     await writer.end()
 
 
-async def _resumable(heard: Subscription, writer: _Writer, joiner: FrameCache) -> None:
+async def _resumable(heard: Subscription, writer: _Writer, frame_cache: FrameCache) -> None:
     writer.keep_beating()
     try:
         while frames := await heard.take():
-            await writer.write(joiner.join(frames))
+            await writer.write(frame_cache.join(frames))
             await writer.pause()
     finally:
         writer.stop_beating()

@@ -85,20 +85,20 @@ class Metrics:
     def hear(self, _: str, event: DurableEvent, now: float) -> None:
         """Count an event. `now` is in seconds, of any monotonic clock."""
         match event:
-            case RunEvent(payload=change) if change.type == "created":
+            case RunEvent(change=change) if change.type == "created":
                 self._accepted += 1
-            case RunEvent(payload=change) if change.payload.step:
+            case RunEvent(change=change) if change.object.step:
                 # Run events are also published for other changes, such as a cancel request.
-                since, step = self._at_work.get(change.payload.run_id, (now, 0))
-                self._steps += change.payload.step - step
-                self._at_work[change.payload.run_id] = since, change.payload.step
-            case RunCompleteEvent(payload=end):
-                self._ended[end.payload.outcome] += 1
-                self._took(now - self._at_work.pop(end.payload.run_id, (now, 0))[0])
-            case MessageEvent(payload=message):
-                self._said(message.type, message.payload)
-            case SessionEvent(payload=session) if session.type != "deleted" and not session.payload.parent_session_id:
-                self._spent(session.payload.id, session.payload.cost, is_new=session.type == "created")
+                since, step = self._at_work.get(change.object.run_id, (now, 0))
+                self._steps += change.object.step - step
+                self._at_work[change.object.run_id] = since, change.object.step
+            case RunCompleteEvent(change=end):
+                self._ended[end.object.outcome] += 1
+                self._took(now - self._at_work.pop(end.object.run_id, (now, 0))[0])
+            case MessageEvent(change=message):
+                self._said(message.type, message.object)
+            case SessionEvent(change=session) if session.type != "deleted" and not session.object.parent_session_id:
+                self._spent(session.object.id, session.object.cost, is_new=session.type == "created")
             case PermissionRequestEvent() | QuestionRequestEvent():
                 self._asks["permission" if isinstance(event, PermissionRequestEvent) else "question"] += 1
             case _:
@@ -166,21 +166,21 @@ _STARTED = time.time()
 class ServerMetrics(Metrics):
     """Metrics of one server."""
 
-    def told(self, hub: WorkspaceManager) -> str:
+    def told(self, manager: WorkspaceManager) -> str:
         """Render the counters and the current values."""
-        return render([*self.families(), *_now(hub)])
+        return render([*self.families(), *_now(manager)])
 
 
-def _now(hub: WorkspaceManager) -> list[Family]:
-    presence = hub.presence
+def _now(manager: WorkspaceManager) -> list[Family]:
+    presence = manager.presence
     clients = {claim for workspace in presence.workspaces.values() for claim in workspace.claims}
-    busy = sum(desk.workspace.engine.is_busy() for desk in hub.desks)
+    busy = sum(handle.workspace.engine.is_busy() for handle in manager.handles)
     used = resource.getrusage(resource.RUSAGE_SELF)
     families = [
-        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(hub.desks)),
+        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(manager.handles)),
         Family("workspaces_busy", "gauge", "Workspaces with a run at work or waiting.").set(busy),
         Family("clients", "gauge", "Clients that hold a workspace.").set(len(clients)),
-        Family("database_bytes", "gauge", "Size of the database.").set(_size(hub.data_dir / "holdfast.db")),
+        Family("database_bytes", "gauge", "Size of the database.").set(_size(manager.data_dir / "holdfast.db")),
         Family("process_cpu_seconds_total", "counter", "CPU time of the server.").set(used.ru_utime + used.ru_stime),
         Family("process_resident_memory_bytes", "gauge", "Memory of the server.").set(_memory(used.ru_maxrss)),
         Family("start_time_seconds", "gauge", "When it was started, in Unix seconds.").set(_STARTED),

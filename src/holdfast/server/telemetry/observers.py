@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import places_for
+from holdfast.config.locations import locate_settings
 from holdfast.domain.doctor import Finding
 from holdfast.domain.events import DurableEvent, LiveEvent
 from holdfast.domain.ledger import Entry
@@ -32,7 +32,7 @@ _log = logging.getLogger("holdfast.server")
 
 def own_options(data_dir: Path) -> Options:
     """Return the options of the server's owner. Project settings do not apply, trusted or not."""
-    places = places_for(str(data_dir), os.environ, data_dir=str(data_dir))
+    places = locate_settings(str(data_dir), os.environ, data_dir=str(data_dir))
     mine = tuple(source for source in places.sources if source.kind != "project")
     return Configuration(msgspec.structs.replace(places, sources=mine), os.environ).settings.options
 

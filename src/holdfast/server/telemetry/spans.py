@@ -1,4 +1,4 @@
-"""Spans for runs, steps and tool calls, derived from events alone. Pure.
+"""Spans for runs, steps and tool calls, derived from events alone.
 
 A run is a span; each step is a child of its run, and each tool call a child of its step. The run of a sub-agent is a
 child of the call that started it. Spans do not contain the text of prompts and responses.
@@ -67,18 +67,18 @@ class Spans:
     def hear(self, path: str, event: DurableEvent, now: float) -> list[Span]:
         """Process an event and return the spans that end with it."""
         match event:
-            case RunEvent(payload=change) if change.payload.step:
-                return self._stepped(path, change.payload, now)
-            case MessageEvent(payload=change) if change.type != "deleted":
-                return list(self._said(change.payload, now))
-            case RunCompleteEvent(payload=end):
-                return list(self._ended(end.payload, now))
-            case PermissionRequestEvent(payload=ask):
-                self._note(ask.payload.run_id, ask.payload.tool_call_id, now, "permission asked", {})
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
-                word = {"answer": notice.payload.action or ("allow" if notice.payload.granted else "deny")}
+            case RunEvent(change=change) if change.object.step:
+                return self._stepped(path, change.object, now)
+            case MessageEvent(change=change) if change.type != "deleted":
+                return list(self._said(change.object, now))
+            case RunCompleteEvent(change=end):
+                return list(self._ended(end.object, now))
+            case PermissionRequestEvent(change=ask):
+                self._note(ask.object.run_id, ask.object.tool_call_id, now, "permission asked", {})
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
+                word = {"answer": notice.object.action or ("allow" if notice.object.granted else "deny")}
                 for open_ in self._open.values():
-                    if (call := open_.calls.get(notice.payload.tool_call_id)) is not None:
+                    if (call := open_.calls.get(notice.object.tool_call_id)) is not None:
                         call.notes.append((now, "permission answered", word))
             case _:
                 pass

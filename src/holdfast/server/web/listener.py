@@ -60,7 +60,7 @@ class WebListener:
     async def _open(self, port: int) -> "WebSessions":
         assert self._server is not None, "a server that answers is attached"
         module = await asyncio.to_thread(import_module, "holdfast.server.web.web_app")
-        house: WebSessions = await asyncio.to_thread(module.House, self._application, self._path)
+        house: WebSessions = await asyncio.to_thread(module.WebSessions, self._application, self._path)
         try:
             listener = bind_tcp(module.HOST, port)
         except AddressTaken as error:

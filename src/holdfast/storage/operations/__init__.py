@@ -1,4 +1,7 @@
-"""What every operation stores and says, once, for every store. Pure: rows come through `Tables`."""
+"""The rows and events of each operation, defined once for all stores. Pure: rows are accessed through `Tables`.
+
+SQLite's tables and the memory store of `holdfast.testing` both implement `Tables`, so the two cannot differ in meaning.
+"""
 
 from typing import assert_never
 
@@ -46,21 +49,21 @@ __all__ = ["FileRows", "LogRows", "MessageRows", "RequestRows", "RunRows", "Sess
 
 
 def execute(write: Write, tables: Tables, newest: int) -> Answer:
-    """Do the write. Its events are numbered from `newest` + 1; storing them is the caller's part.
+    """Apply the operations of a write. Their events are numbered from `newest` + 1; the caller stores them.
 
-    After a `Refusal` the tables may hold half of it: the caller undoes that, and gives the numbers out again.
-    An operation looks before it stores: the refused one has stored nothing, those before it have.
+    Each operation checks everything before it changes a row. After a `Refusal`, the refused operation has therefore
+    changed nothing, but earlier operations of the write have: the caller rolls them back and reuses the numbers.
     """
     context = Context(tables, newest)
     try:
         for operation in write.operations:
-            _perform(operation, context)
+            _apply(operation, context)
     except Refused as refused:
         return Refusal(refused.reason)
     return context.receipt()
 
 
-def _perform(operation: Operation, context: Context) -> None:
+def _apply(operation: Operation, context: Context) -> None:
     match operation:
         case Admit() | RemoveRun() | Reorder() | Redeliver():
             queue.perform(operation, context)

@@ -1,4 +1,4 @@
-"""Requests for permission and batches of questions: opened, and closed by the first answer that is stored."""
+"""Permission requests and batches of questions: opened, and closed by the first answer that is stored."""
 
 from typing import assert_never
 
@@ -16,21 +16,22 @@ __all__ = ["perform"]
 
 
 def perform(operation: Announce | CloseRequest, context: Context) -> None:
+    """Apply the operation. Closing a request that is not open is refused."""
     match operation:
         case Announce(event=event):
-            _note(event, context)
+            _record_request(event, context)
         case CloseRequest(event=event):
             if not context.tables.requests.remove(_closed_by(event)):
                 raise Refused("already_closed")
         case _:
             assert_never(operation)
-    context.say(operation.event)
+    context.add_event(operation.event)
 
 
-def _note(event: AskEvent, context: Context) -> None:
+def _record_request(event: AskEvent, context: Context) -> None:
     match event:
-        case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
-            context.tables.requests.add(change.payload.id, change.payload.session_id)
+        case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
+            context.tables.requests.add(change.object.id, change.object.session_id)
         case PermissionNotificationEvent() | QuestionNotificationEvent():
             context.tables.requests.remove(_closed_by(event))
         case _:
@@ -38,8 +39,8 @@ def _note(event: AskEvent, context: Context) -> None:
 
 
 def _closed_by(event: PermissionNotificationEvent | QuestionNotificationEvent) -> str:
-    """The id of the request that the event closes. The first notification of a permission closes nothing."""
+    """Return the id of the request that the event closes. The first notification of a permission closes none."""
     if isinstance(event, QuestionNotificationEvent):
-        return event.payload.payload.batch_id
-    notice = event.payload.payload
+        return event.change.object.batch_id
+    notice = event.change.object
     return notice.id if notice.granted or notice.denied else ""

@@ -1,4 +1,4 @@
-"""Asking runs to stop. A mark is set once: the first who asked stays, and it is said once."""
+"""Cancel requests. The first request is recorded in the run and published; later ones change nothing."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -10,17 +10,18 @@ from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
 from holdfast.domain.runs import Run
 from holdfast.storage.operations.context import Context, Refused
 
-__all__ = ["mark", "perform", "unmark"]
+__all__ = ["perform", "request_cancel", "withdraw_cancel"]
 
 
 def perform(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> None:
-    for run in _covered(operation, context):
-        context.cover(run)
-        mark(run, operation.by, context)
+    """Apply the operation. The receipt names the runs that it covers."""
+    for run in _runs_to_cancel(operation, context):
+        context.include_run(run)
+        request_cancel(run, operation.by, context)
 
 
-def mark(run: Run, by: str, context: Context) -> None:
-    """Ask the run to stop, unless it has ended or was asked before."""
+def request_cancel(run: Run, by: str, context: Context) -> None:
+    """Record a cancel request, unless the run has ended or has one already."""
     if run.cancel_requested or run.outcome is not None:
         return
     marked = msgspec.structs.replace(
@@ -30,21 +31,21 @@ def mark(run: Run, by: str, context: Context) -> None:
         state="cancelling" if run.state == "active" else run.state,
     )
     context.put_run(marked)
-    context.say_run("updated", marked)
+    context.add_run_event("updated", marked)
 
 
-def unmark(run_id: RunId, context: Context) -> None:
-    """Take the mark back from a run that has not ended: whoever set it was refused."""
+def withdraw_cancel(run_id: RunId, context: Context) -> None:
+    """Remove the cancel request from a run that has not ended, because the run that caused it was refused."""
     run = context.tables.runs.get(run_id)
     if run is None or run.outcome is not None or not run.cancel_requested:
         return
     state = "active" if run.state == "cancelling" else run.state
     spared = msgspec.structs.replace(run, cancel_requested=False, cancelled_by="", state=state)
     context.put_run(spared)
-    context.say_run("updated", spared)
+    context.add_run_event("updated", spared)
 
 
-def _covered(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> Iterable[Run]:
+def _runs_to_cancel(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> Iterable[Run]:
     runs = context.tables.runs
     match operation:
         case CancelSession(session_id=session_id):

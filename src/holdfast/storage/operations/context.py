@@ -1,4 +1,4 @@
-"""One write while it happens: the rows it changes, what it says, and how it is refused."""
+"""The context of a write: access to the rows of its workspace, its events, and its refusal."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -26,20 +26,19 @@ __all__ = [
 ]
 
 
-# What the operations need to read and store: rows of one workspace, as domain types.
-
-
 class RunRows(Protocol):
+    """The runs of a workspace."""
+
     def get(self, run_id: RunId) -> Run | None: ...
 
     def open_in(self, session_id: SessionId) -> Sequence[Run]:
-        """The session's runs without an outcome, by rank."""
+        """Return the runs of a session without an outcome, by rank."""
 
     def add(self, record: RunRecord) -> None:
-        """A new run; its rank is its number, so it comes after all that are there."""
+        """Insert a new run. Its rank is its number, so it is the last of the queue."""
 
     def put(self, run: Run) -> None:
-        """The run as it is now. Its number, prompt and rank stay."""
+        """Replace a stored run. Number, prompt and rank are unchanged."""
 
     def delete(self, run_id: RunId) -> None: ...
 
@@ -49,30 +48,34 @@ class RunRows(Protocol):
 
 
 class SessionRows(Protocol):
+    """The sessions of a workspace."""
+
     def get(self, session_id: SessionId) -> Session | None: ...
 
     def put(self, session: Session) -> None:
-        """Adds the session or replaces it."""
+        """Insert or replace a session."""
 
     def delete(self, session_id: SessionId) -> None:
-        """The session with its messages, runs, files, read marks and requests, but not its children. The ids of its
-        runs stay reserved.
+        """Delete a session with its messages, runs, files, read marks and requests, but not its children. The ids of
+        its runs stay reserved.
         """
 
     def children(self, session_id: SessionId) -> Sequence[SessionId]: ...
 
 
 class MessageRows(Protocol):
+    """The messages of a workspace."""
+
     def get(self, message_id: MessageId) -> Message | None:
-        """The message as it was put, without what it has grown by."""
+        """Return the message as it was last put, without later growth."""
 
     def exists(self, message_id: MessageId) -> bool: ...
 
     def add(self, message: Message) -> None:
-        """A new message, at the end of its session."""
+        """Insert a new message at the end of its session."""
 
     def put(self, message: Message) -> None:
-        """The message as it is now, in its old place; what it had grown by is gone."""
+        """Replace a stored message at its position, and delete its growth."""
 
     def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None: ...
 
@@ -80,35 +83,39 @@ class MessageRows(Protocol):
 
 
 class FileRows(Protocol):
+    """File versions and read marks of a workspace."""
+
     def latest(self, session_id: SessionId, path: str) -> FileVersion | None:
-        """The last version of the file that the session has stored."""
+        """Return the last version of the file that the session has stored, or None."""
 
     def add(self, file: FileVersion) -> None: ...
 
-    def mark(self, mark: ReadMark) -> None:
-        """Replaces an earlier mark of the same session and path."""
+    def set_read_mark(self, mark: ReadMark) -> None:
+        """Insert a read mark, or replace that of the same session and path."""
 
 
 class RequestRows(Protocol):
-    """Requests for permission and batches of questions that are open."""
+    """Permission requests and batches of questions that have no answer yet."""
 
     def add(self, request_id: str, session_id: SessionId) -> None: ...
 
     def remove(self, request_id: str) -> bool:
-        """Whether it was open."""
+        """Delete a request. Return True if it was open."""
 
 
 class LogRows(Protocol):
+    """The stored events of a workspace."""
+
     def remove_sessions(self, sessions: Collection[SessionId], newest: int) -> None:
-        """Empty every event of these sessions with a number up to `newest`, also those that are not stored yet."""
+        """Empty every event of these sessions up to number `newest`, those that are not stored yet included."""
 
 
 class Tables(Protocol):
-    """The rows of one workspace."""
+    """The rows of one workspace, as domain types."""
 
     def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
-        """Whether there is or was such a run; whether there is such a session; and how many of the session's runs have
-        no outcome and are not folded: those a new one waits for. One look, for it is in every accept's way.
+        """Return whether the run id is taken, now or by a deleted run; whether the session exists; and how many of its
+        runs are ahead of a new one (no outcome, not folded). One query, because each accept needs it.
         """
 
     @property
@@ -130,11 +137,8 @@ class Tables(Protocol):
     def log(self) -> LogRows: ...
 
 
-# One write while it happens: the rows it changes, what it says, and how it is refused.
-
-
 class Refused(Exception):
-    """The write cannot be done. Never leaves `execute`."""
+    """The write is refused. `execute` catches it and returns a `Refusal`."""
 
     def __init__(self, reason: RefusalReason) -> None:
         super().__init__(reason)
@@ -142,34 +146,36 @@ class Refused(Exception):
 
 
 class Context:
-    """Gathers the receipt of a write. Numbers follow `newest` without a gap."""
+    """Collects the events and runs for the receipt of a write. Numbers follow `newest` without a gap."""
 
     __slots__ = ("_covered", "_entries", "next_number", "tables")
 
     def __init__(self, tables: Tables, newest: int) -> None:
         self.tables = tables
         self.next_number = newest + 1
-        """The number the next event gets."""
+        """The number of the next event."""
         self._entries: list[Entry] = []
         self._covered: dict[RunId, Run] = {}
 
-    def say(self, event: DurableEvent) -> None:
+    def add_event(self, event: DurableEvent) -> None:
+        """Number and encode an event."""
         self._entries.append(Entry(self.next_number, event, encode_event(event)))
         self.next_number += 1
 
-    def say_run(self, kind: ChangeKind, run: Run) -> None:
-        """The run without its prompt: only `created` carries that, or each step would repeat it."""
-        self.say(RunEvent(Change(kind, msgspec.structs.replace(run, prompt=""))))
+    def add_run_event(self, kind: ChangeKind, run: Run) -> None:
+        """Add an event of a run without its prompt. Only `created` contains it, so that steps do not repeat it."""
+        self.add_event(RunEvent(Change(kind, msgspec.structs.replace(run, prompt=""))))
 
-    def cover(self, run: Run) -> None:
-        """The receipt names this run."""
+    def include_run(self, run: Run) -> None:
+        """Name the run in the receipt."""
         self._covered[run.run_id] = run
 
     def put_run(self, run: Run) -> None:
-        """Store a changed run; a receipt that names it tells how it is at the end of the write."""
+        """Store a changed run. A receipt that names it contains its state at the end of the write."""
         self.tables.runs.put(run)
         if run.run_id in self._covered:
             self._covered[run.run_id] = run
 
     def receipt(self) -> Receipt:
+        """Return the receipt of the write."""
         return Receipt(tuple(self._entries), tuple(self._covered.values()))

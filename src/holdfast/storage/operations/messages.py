@@ -1,4 +1,4 @@
-"""Messages: put, grown, deleted."""
+"""Messages: put, extended, deleted."""
 
 from itertools import groupby
 from typing import assert_never
@@ -15,6 +15,7 @@ __all__ = ["perform"]
 
 
 def perform(operation: PutMessage | GrowMessage | DeleteMessage, context: Context) -> None:
+    """Apply the operation. Growth has no durable event: subscribers received it as live deltas."""
     match operation:
         case PutMessage(message=message):
             _put(message, context)
@@ -30,7 +31,7 @@ def _put(message: Message, context: Context) -> None:
     rows = context.tables.messages
     if rows.exists(message.id):
         rows.put(message)
-        context.say(MessageEvent(Change("updated", message)))
+        context.add_event(MessageEvent(Change("updated", message)))
         return
     session = context.tables.sessions.get(message.session_id)
     if session is None:
@@ -43,7 +44,7 @@ def _put(message: Message, context: Context) -> None:
             updated_at=max(session.updated_at, message.updated_at),
         )
     )
-    context.say(MessageEvent(Change("created", message)))
+    context.add_event(MessageEvent(Change("created", message)))
 
 
 def _grow(operation: GrowMessage, context: Context) -> None:
@@ -61,4 +62,4 @@ def _delete(message_id: MessageId, context: Context) -> None:
     session = context.tables.sessions.get(message.session_id)
     if session is not None:
         context.tables.sessions.put(msgspec.structs.replace(session, message_count=session.message_count - 1))
-    context.say(MessageEvent(Change("deleted", msgspec.structs.replace(message, parts=()))))
+    context.add_event(MessageEvent(Change("deleted", msgspec.structs.replace(message, parts=()))))

@@ -1,4 +1,4 @@
-"""Runs before they start: admitted, taken back, moved, given another delivery."""
+"""Runs before they start: admitted, removed, moved in the queue, redelivered."""
 
 from typing import assert_never
 
@@ -8,13 +8,14 @@ from holdfast.domain.events import Change, RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
-from holdfast.storage.operations.cancels import mark, unmark
+from holdfast.storage.operations.cancels import request_cancel, withdraw_cancel
 from holdfast.storage.operations.context import Context, Refused
 
 __all__ = ["perform"]
 
 
 def perform(operation: Admit | RemoveRun | Reorder | Redeliver, context: Context) -> None:
+    """Apply the operation. Only runs that have not started can be moved or redelivered."""
     match operation:
         case Admit():
             _admit(operation, context)
@@ -23,9 +24,9 @@ def perform(operation: Admit | RemoveRun | Reorder | Redeliver, context: Context
         case Reorder():
             _reorder(operation, context)
         case Redeliver(run_id=run_id, delivery=delivery):
-            run = msgspec.structs.replace(_waiting(run_id, context), delivery=delivery)
+            run = msgspec.structs.replace(_require_in_queue(run_id, context), delivery=delivery)
             context.put_run(run)
-            context.say_run("updated", run)
+            context.add_run_event("updated", run)
         case _:
             assert_never(operation)
 
@@ -38,7 +39,7 @@ def _admit(operation: Admit, context: Context) -> None:
     if not is_known:
         raise Refused("unknown_session")
     if ahead and operation.run.delivery == "reject":
-        # Refused here, and not only by the lane, a prompt leaves nothing behind that a crash could bring back.
+        # The lane would refuse it too, but only after it was stored: a crash in between would start it.
         raise Refused("busy")
     others = runs.open_in(operation.run.session_id) if operation.run.delivery == "interrupt" else []
     run = msgspec.structs.replace(
@@ -48,37 +49,38 @@ def _admit(operation: Admit, context: Context) -> None:
         state="waiting" if ahead else "accepted",
     )
     runs.add(RunRecord(run, operation.body_hash, operation.attachments, operation.brief))
-    context.say(RunEvent(Change("created", run)))
-    context.cover(run)
-    # What an interrupt cancels is on disk with it: a crash must not take that up again.
+    context.add_event(RunEvent(Change("created", run)))
+    context.include_run(run)
+    # The cancels of an interrupt are stored with it: recovery must not resume the runs that it cancelled.
     for other in others:
-        mark(other, run.client_id, context)
+        request_cancel(other, run.client_id, context)
 
 
 def _remove(operation: RemoveRun, context: Context) -> None:
-    """A run that has ended stays: nothing may be said of it after its end."""
+    """Remove a run. A run that has ended is kept, because its end is its last event."""
     run = context.tables.runs.get(operation.run_id)
     if run is None or run.outcome is not None:
         return
     context.tables.runs.delete(operation.run_id)
-    context.say_run("deleted", run)
+    context.add_run_event("deleted", run)
     for other in operation.spared:
-        unmark(other, context)
+        withdraw_cancel(other, context)
 
 
 def _reorder(operation: Reorder, context: Context) -> None:
+    """Distribute the ranks of the named runs in their new order. Runs that are not named keep theirs."""
     runs = context.tables.runs
     order = tuple(dict.fromkeys(operation.order))
     for run_id in order:
-        _waiting(run_id, context)
-    moved = _waiting(operation.moved, context)
+        _require_in_queue(run_id, context)
+    moved = _require_in_queue(operation.moved, context)
     ranks = sorted(runs.rank(run_id) for run_id in order)
     for run_id, rank in zip(order, ranks, strict=True):
         runs.set_rank(run_id, rank)
-    context.say_run("updated", moved)
+    context.add_run_event("updated", moved)
 
 
-def _waiting(run_id: RunId, context: Context) -> Run:
+def _require_in_queue(run_id: RunId, context: Context) -> Run:
     run = context.tables.runs.get(run_id)
     if run is None or run.state not in {"waiting", "accepted"}:
         raise Refused("not_waiting")

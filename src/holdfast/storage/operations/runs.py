@@ -14,17 +14,18 @@ __all__ = ["perform"]
 
 
 def perform(operation: StartRun | FoldRun | StepRun | EndRun, context: Context) -> None:
+    """Apply the operation. A run starts once and ends once."""
     match operation:
         case StartRun(run_id=run_id, at=at):
-            run = _unstarted(run_id, context)
-            # A run marked before it starts is as much on its way out as one marked after it.
+            run = _require_waiting(run_id, context)
+            # A run that was cancelled before its start is in the same state as one that was cancelled after it.
             state = "cancelling" if run.cancel_requested else "active"
             _update(msgspec.structs.replace(run, state=state, started_at=at), context)
         case FoldRun(run_id=run_id, host=host, at=at):
-            run = _unstarted(run_id, context)
+            run = _require_waiting(run_id, context)
             _update(msgspec.structs.replace(run, state="folded", folded_into=host, started_at=at), context)
         case StepRun(run_id=run_id, step=step):
-            _update(msgspec.structs.replace(_unended(run_id, context), step=step), context)
+            _update(msgspec.structs.replace(_require_open(run_id, context), step=step), context)
         case EndRun():
             _end(operation, context)
         case _:
@@ -33,12 +34,12 @@ def perform(operation: StartRun | FoldRun | StepRun | EndRun, context: Context) 
 
 def _update(run: Run, context: Context) -> None:
     context.put_run(run)
-    context.say_run("updated", run)
+    context.add_run_event("updated", run)
 
 
 def _end(operation: EndRun, context: Context) -> None:
-    """Only `run_complete` is said: it is the last event that carries the run's id."""
-    before = _unended(operation.run_id, context)
+    """End the run. There is no `run updated` event: `run_complete` is the last event with the id of the run."""
+    before = _require_open(operation.run_id, context)
     run = msgspec.structs.replace(
         before,
         state="ended",
@@ -61,10 +62,10 @@ def _end(operation: EndRun, context: Context) -> None:
         folded_into=run.folded_into,
         model_unreachable=run.model_unreachable,
     )
-    context.say(RunCompleteEvent(Change("updated", complete)))
+    context.add_event(RunCompleteEvent(Change("updated", complete)))
 
 
-def _unended(run_id: RunId, context: Context) -> Run:
+def _require_open(run_id: RunId, context: Context) -> Run:
     run = context.tables.runs.get(run_id)
     if run is None:
         raise Refused("unknown_run")
@@ -73,8 +74,8 @@ def _unended(run_id: RunId, context: Context) -> Run:
     return run
 
 
-def _unstarted(run_id: RunId, context: Context) -> Run:
-    run = _unended(run_id, context)
+def _require_waiting(run_id: RunId, context: Context) -> Run:
+    run = _require_open(run_id, context)
     if run.state not in {"waiting", "accepted"}:
         raise Refused("already_started")
     return run

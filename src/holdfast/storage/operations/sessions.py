@@ -1,4 +1,4 @@
-"""Sessions and what belongs to them: created, changed, removed; file versions and read marks."""
+"""Sessions: created, changed, deleted; and their file versions and read marks."""
 
 from typing import assert_never
 
@@ -16,6 +16,7 @@ __all__ = ["perform"]
 
 
 def perform(operation: CreateSession | PatchSession | DeleteSession | AddFile | MarkRead, context: Context) -> None:
+    """Apply the operation. A session with runs that have not ended cannot be deleted."""
     match operation:
         case CreateSession(session=session):
             _create(session, context)
@@ -27,7 +28,7 @@ def perform(operation: CreateSession | PatchSession | DeleteSession | AddFile | 
             _add_file(file, context)
         case MarkRead(mark=mark):
             if context.tables.sessions.get(mark.session_id) is not None:
-                context.tables.files.mark(mark)
+                context.tables.files.set_read_mark(mark)
         case _:
             assert_never(operation)
 
@@ -36,28 +37,30 @@ def _create(session: Session, context: Context) -> None:
     if context.tables.sessions.get(session.id) is not None:
         raise Refused("session_exists")
     context.tables.sessions.put(session)
-    context.say(SessionEvent(Change("created", session)))
+    context.add_event(SessionEvent(Change("created", session)))
 
 
 def _patch(patch: SessionPatch, context: Context) -> None:
-    session = apply_patch(_known(patch.session_id, context), patch)
+    session = apply_patch(_require_session(patch.session_id, context), patch)
     context.tables.sessions.put(session)
-    context.say(SessionEvent(Change("updated", session)))
+    context.add_event(SessionEvent(Change("updated", session)))
 
 
 def _delete(session_id: SessionId, context: Context) -> None:
-    """Children go first, each with its own last event. Nothing of their content stays, in the log neither."""
-    family = [_known(member, context) for member in _family(session_id, context.tables)]
+    """Delete a session and its descendants, children first, each with an event of its own. The content of their earlier
+    events is removed from the log too.
+    """
+    family = [_require_session(member, context) for member in _family(session_id, context.tables)]
     if any(context.tables.runs.open_in(member.id) for member in family):
         raise Refused("busy")
     context.tables.log.remove_sessions({member.id for member in family}, context.next_number - 1)
     for member in reversed(family):
         context.tables.sessions.delete(member.id)
-        context.say(SessionEvent(Change("deleted", empty_session(member))))
+        context.add_event(SessionEvent(Change("deleted", empty_session(member))))
 
 
 def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:
-    """The session and all that descend from it, parents before children."""
+    """Return the session and its descendants, parents before children."""
     family = [session_id]
     for member in family:
         family.extend(child for child in tables.sessions.children(member) if child not in family)
@@ -65,17 +68,17 @@ def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:
 
 
 def _add_file(file: FileVersion, context: Context) -> None:
-    _known(file.session_id, context)
+    _require_session(file.session_id, context)
     files = context.tables.files
     latest = files.latest(file.session_id, file.path)
     if latest is not None and latest.is_same_state(file):
         return
     numbered = msgspec.structs.replace(file, version=0 if latest is None else latest.version + 1)
     files.add(numbered)
-    context.say(FileEvent(Change("created", numbered)))
+    context.add_event(FileEvent(Change("created", numbered)))
 
 
-def _known(session_id: SessionId, context: Context) -> Session:
+def _require_session(session_id: SessionId, context: Context) -> Session:
     session = context.tables.sessions.get(session_id)
     if session is None:
         raise Refused("unknown_session")

@@ -5,11 +5,11 @@ The checks only use the port: they hold for a store in memory, for one file, and
 """
 
 from holdfast.testing.conformance import (
+    approvals,
     cancels,
     durability,
     log,
     messages,
-    notices,
     ownership,
     queue,
     reads,
@@ -25,7 +25,7 @@ CHECKS: tuple[Check, ...] = (
     *runs.CHECKS,
     *cancels.CHECKS,
     *messages.CHECKS,
-    *notices.CHECKS,
+    *approvals.CHECKS,
     *sessions.CHECKS,
     *log.CHECKS,
     *ownership.CHECKS,

@@ -26,8 +26,8 @@ def _covered(receipt: Receipt) -> list[str]:
 
 def _said(receipt: Receipt) -> list[str]:
     events = [entry.event for entry in receipt.entries]
-    assert all(isinstance(event, RunEvent) and event.payload.type == "updated" for event in events)
-    return [event.payload.payload.run_id for event in events if isinstance(event, RunEvent)]
+    assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in events)
+    return [event.change.object.run_id for event in events if isinstance(event, RunEvent)]
 
 
 async def _busy(subject: Subject) -> Desk:

@@ -6,7 +6,7 @@ from holdfast.domain.events import encode_event
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
-from holdfast.storage.event_log import PASS, Retention
+from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
 from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
 
 __all__ = ["CHECKS"]
@@ -81,13 +81,13 @@ async def concurrent_batches_are_numbered_in_the_order_they_were_handed_over(sub
 async def the_newest_events_are_kept(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger)
     for _ in range(3):
-        await desk.do(*([PATCH] * PASS))
+        await desk.do(*([PATCH] * PRUNE_INTERVAL))
     # The log may be pruned behind an answer's back, but no later than before the next one.
     await desk.do(PATCH)
-    newest = 3 * PASS + 2
+    newest = 3 * PRUNE_INTERVAL + 2
     oldest = (await subject.ledger.bounds(desk.id))[0]
     kept = newest - oldest + 1
-    assert 500 <= kept <= 500 + PASS, f"{kept} events are kept"
+    assert 500 <= kept <= 500 + PRUNE_INTERVAL, f"{kept} events are kept"
     assert [number for number, _ in await desk.events()] == list(range(oldest, newest + 1))
 
 

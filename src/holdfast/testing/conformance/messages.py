@@ -50,8 +50,8 @@ async def a_message_is_created_then_updated(subject: Subject) -> None:
     second = (await desk.put(message("m", "two"))).entries[0].event
     assert isinstance(first, MessageEvent)
     assert isinstance(second, MessageEvent)
-    assert (first.payload.type, first.payload.payload) == ("created", message("m", "one"))
-    assert (second.payload.type, second.payload.payload) == ("updated", message("m", "two"))
+    assert (first.change.type, first.change.object) == ("created", message("m", "one"))
+    assert (second.change.type, second.change.object) == ("updated", message("m", "two"))
     assert await subject.ledger.messages(desk.id, SESSION) == [message("m", "two")]
 
 
@@ -133,8 +133,8 @@ async def a_deleted_message_is_gone(subject: Subject) -> None:
     await desk.do(GrowMessage((_delta("m1", 1, "x"),)))
     (entry,) = (await desk.do(DeleteMessage(MessageId("m1")))).entries
     assert isinstance(entry.event, MessageEvent)
-    assert entry.event.payload.type == "deleted"
-    assert (entry.event.payload.payload.id, entry.event.payload.payload.parts) == ("m1", ())
+    assert entry.event.change.type == "deleted"
+    assert (entry.event.change.object.id, entry.event.change.object.parts) == ("m1", ())
     assert await _texts(desk) == ["b"]
     session = await subject.ledger.session(desk.id, SESSION)
     assert session is not None

@@ -38,7 +38,7 @@ async def admit_numbers_and_places_the_run(subject: Subject) -> None:
     assert (two.position, two.state, two.number) == (1, "waiting", second.entries[0].number)
     event = first.entries[0].event
     assert isinstance(event, RunEvent)
-    assert (event.payload.type, event.payload.payload) == ("created", one)
+    assert (event.change.type, event.change.object) == ("created", one)
     assert one.prompt == "Say hello."
 
 
@@ -59,8 +59,8 @@ async def a_run_that_interrupts_marks_the_others_of_its_session(subject: Subject
     await desk.admit("elsewhere", session="t")
     await desk.do(StartRun(RunId("active"), 7))
     receipt = await desk.do(Admit(msgspec.structs.replace(run("now"), delivery="interrupt"), b"h"))
-    events = [entry.event.payload for entry in receipt.entries if isinstance(entry.event, RunEvent)]
-    assert [(change.type, change.payload.run_id) for change in events] == [
+    events = [entry.event.change for entry in receipt.entries if isinstance(entry.event, RunEvent)]
+    assert [(change.type, change.object.run_id) for change in events] == [
         ("created", "now"),
         ("updated", "active"),
         ("updated", "waiting"),
@@ -201,7 +201,7 @@ async def only_created_carries_the_prompt(subject: Subject) -> None:
     await desk.admit("r1")
     (entry,) = (await desk.do(StartRun(RunId("r1"), 7))).entries
     assert isinstance(entry.event, RunEvent)
-    assert entry.event.payload.payload.prompt == ""
+    assert entry.event.change.object.prompt == ""
     assert (await desk.get("r1")).prompt == "Say hello."
 
 
@@ -210,7 +210,7 @@ async def a_removed_run_is_gone_and_said_to_be(subject: Subject) -> None:
     await desk.admit("r1")
     (entry,) = (await desk.do(RemoveRun(RunId("r1")))).entries
     assert isinstance(entry.event, RunEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload.run_id) == ("deleted", "r1")
+    assert (entry.event.change.type, entry.event.change.object.run_id) == ("deleted", "r1")
     assert await subject.ledger.run(desk.id, RunId("r1")) is None
     assert (await desk.do(RemoveRun(RunId("r1")))).entries == ()
     (again,) = await desk.admit("r1")
@@ -234,7 +234,7 @@ async def reorder_lets_runs_trade_places(subject: Subject) -> None:
     order = (RunId("r4"), RunId("r2"), RunId("r3"))
     (entry,) = (await desk.do(Reorder(order, RunId("r4")))).entries
     assert isinstance(entry.event, RunEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload.run_id) == ("updated", "r4")
+    assert (entry.event.change.type, entry.event.change.object.run_id) == ("updated", "r4")
     found = [item.run_id for item in await subject.ledger.open_runs(desk.id)]
     assert found == ["r1", "r4", "x", "r2", "r3"]
 
@@ -256,7 +256,7 @@ async def redeliver_changes_the_delivery(subject: Subject) -> None:
     await desk.admit("r1", "r2")
     (entry,) = (await desk.do(Redeliver(RunId("r2"), "steer"))).entries
     assert isinstance(entry.event, RunEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload.delivery) == ("updated", "steer")
+    assert (entry.event.change.type, entry.event.change.object.delivery) == ("updated", "steer")
     assert (await desk.get("r2")).delivery == "steer"
 
 

@@ -17,13 +17,13 @@ async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
         FoldRun(RunId("r2"), RunId("r1"), 8),
     )
     said = [entry.event for entry in (await desk.do(*work)).entries]
-    states = [event.payload.payload for event in said if isinstance(event, RunEvent)]
+    states = [event.change.object for event in said if isinstance(event, RunEvent)]
     assert [(item.run_id, item.state, item.step) for item in states] == [
         ("r1", "active", 0),
         ("r1", "active", 3),
         ("r2", "folded", 0),
     ]
-    assert all(isinstance(event, RunEvent) and event.payload.type == "updated" for event in said)
+    assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in said)
     host, guest = await desk.get("r1"), await desk.get("r2")
     assert (host.state, host.started_at, host.step) == ("active", 7, 3)
     assert (guest.state, guest.started_at, guest.folded_into) == ("folded", 8, "r1")
@@ -59,8 +59,8 @@ async def an_end_is_stored_and_said_by_run_complete_alone(subject: Subject) -> N
     end = EndRun(RunId("r1"), "failed", 9, error="It broke.", message_id=MessageId("m1"), text="Half a")
     (entry,) = (await desk.do(end)).entries
     assert isinstance(entry.event, RunCompleteEvent)
-    assert entry.event.payload.type == "updated"
-    assert entry.event.payload.payload == RunComplete(
+    assert entry.event.change.type == "updated"
+    assert entry.event.change.object == RunComplete(
         session_id=SessionId("s"),
         message_id=MessageId("m1"),
         run_id=RunId("r1"),
@@ -91,7 +91,7 @@ async def cancelled_is_said_of_cancelled_runs_only(subject: Subject) -> None:
         EndRun(RunId("d"), "interrupted", 9),
     )
     said = [entry.event for entry in (await desk.do(*ends)).entries]
-    marks = [event.payload.payload.cancelled for event in said if isinstance(event, RunCompleteEvent)]
+    marks = [event.change.object.cancelled for event in said if isinstance(event, RunCompleteEvent)]
     assert marks == [False, False, True, False]
 
 
@@ -102,7 +102,7 @@ async def a_folded_run_ends_with_its_host(subject: Subject) -> None:
     guest = EndRun(RunId("guest"), "completed", 9)
     late = EndRun(RunId("late"), "completed", 9, folded_into=RunId("host"))
     said = [entry.event for entry in (await desk.do(guest, late)).entries]
-    assert [event.payload.payload.folded_into for event in said if isinstance(event, RunCompleteEvent)] == ["host"] * 2
+    assert [event.change.object.folded_into for event in said if isinstance(event, RunCompleteEvent)] == ["host"] * 2
     assert (await desk.get("late")).folded_into == "host"
 
 

@@ -34,7 +34,7 @@ async def a_session_is_created_once(subject: Subject) -> None:
     desk = await Desk.open(subject.ledger)
     (entry,) = (await desk.do(CreateSession(session("s")))).entries
     assert isinstance(entry.event, SessionEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload) == ("created", session("s"))
+    assert (entry.event.change.type, entry.event.change.object) == ("created", session("s"))
     assert await subject.ledger.session(desk.id, SESSION) == session("s")
     assert await desk.refused(CreateSession(session("s", updated_at=7))) == "session_exists"
 
@@ -48,7 +48,7 @@ async def patches_add_up(subject: Subject) -> None:
     (entry,) = (await desk.do(PatchSession(second))).entries
     expected = apply_patch(apply_patch(session("s"), first), second)
     assert isinstance(entry.event, SessionEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload) == ("updated", expected)
+    assert (entry.event.change.type, entry.event.change.object) == ("updated", expected)
     assert await subject.ledger.session(desk.id, SESSION) == expected
     assert (expected.cost, expected.updated_at) == (0.75, 200)
 
@@ -75,8 +75,8 @@ async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) ->
         )
     (entry,) = (await desk.do(DeleteSession(SESSION))).entries
     assert isinstance(entry.event, SessionEvent)
-    assert (entry.event.payload.type, entry.event.payload.payload.id) == ("deleted", "s")
-    assert entry.event.payload.payload.title == ""
+    assert (entry.event.change.type, entry.event.change.object.id) == ("deleted", "s")
+    assert entry.event.change.object.title == ""
     ledger = subject.ledger
     assert await ledger.session(desk.id, SESSION) is None
     assert await ledger.run(desk.id, RunId("r-s")) is None
@@ -109,7 +109,7 @@ async def deleting_a_session_empties_its_events(subject: Subject) -> None:
             case "kept":
                 assert not isinstance(event, RemovedEvent)
             case owner if isinstance(event, RunCompleteEvent):
-                end = event.payload.payload
+                end = event.change.object
                 assert (end.run_id, end.outcome, end.text, end.error) == (f"r-{owner}", "failed", "", "")
             case owner:
                 assert event == RemovedEvent(Removed(SessionId(owner))), number
@@ -128,7 +128,7 @@ async def children_are_deleted_before_their_parent(subject: Subject) -> None:
     await desk.do(CreateSession(session("child", parent="s")), CreateSession(session("grandchild", parent="child")))
     await desk.do(PutMessage(message("m", session="grandchild")))
     events = [entry.event for entry in (await desk.do(DeleteSession(SESSION))).entries]
-    assert [event.payload.payload.id for event in events if isinstance(event, SessionEvent)] == [
+    assert [event.change.object.id for event in events if isinstance(event, SessionEvent)] == [
         "grandchild",
         "child",
         "s",
@@ -161,7 +161,7 @@ async def file_versions_count_per_session_and_path(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger, "s", "t")
     files = (_file("/b", "1"), _file("/a", "1"), _file("/b", "2"), _file("/b", "1", session="t"))
     said = [(await desk.do(AddFile(file))).entries[0].event for file in files]
-    versions = [event.payload.payload.version for event in said if isinstance(event, FileEvent)]
+    versions = [event.change.object.version for event in said if isinstance(event, FileEvent)]
     assert versions == [0, 0, 1, 0]
     found = await subject.ledger.files(desk.id, SESSION)
     assert list(found) == [

@@ -8,9 +8,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
+from holdfast.domain.line_diff import DiffLine, count_changes
 from holdfast.tui.diff_render import SPLIT_FROM, DiffView
 from holdfast.tui.keys import hints
-from holdfast.tui.line_diff import DiffLine, counted
 from holdfast.tui.palette import Palette
 from holdfast.tui.screens.dialogs import Dialog
 from holdfast.tui.terminal_text import shown_exactly
@@ -41,7 +41,7 @@ class DiffScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         """Compose the screen."""
-        more, less = counted(self._lines)
+        more, less = count_changes(self._lines)
         with Vertical(classes="dialog whole"):
             yield Label(f"{self._title}   +{more} -{less}", classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):

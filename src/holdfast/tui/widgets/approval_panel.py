@@ -16,9 +16,9 @@ from textual.message import Message
 from textual.widgets import Input, Label, Static
 
 from holdfast.client.answer_focus import Kind
+from holdfast.domain.line_diff import diff_lines, parse_unified_diff
 from holdfast.tui.diff_render import SPLIT_FROM, DiffView
 from holdfast.tui.keys import hints
-from holdfast.tui.line_diff import diff_of, parsed
 from holdfast.tui.palette import DARK, Palette
 from holdfast.tui.terminal_text import shown_exactly
 
@@ -302,9 +302,9 @@ class ApprovalPanel(RequestPanel):
 
     def _change(self, params: Mapping[str, Any]) -> RenderableType:
         if isinstance(params.get("new_content"), str):
-            lines = diff_of(str(params.get("old_content") or ""), params["new_content"])
+            lines = diff_lines(str(params.get("old_content") or ""), params["new_content"])
         else:
-            lines = parsed(params["diff"])
+            lines = parse_unified_diff(params["diff"])
         name = shown_exactly(str(params.get("file_path", "")))
         name.stylize("bold")
         path = str(params.get("file_path", ""))

@@ -10,9 +10,9 @@ from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.open_files import stream_of
 from holdfast.workspace.git.repository import repository_of
 
-__all__ = ["ALL_FILES", "LITTER", "OUR_FILES", "Ignore"]
+__all__ = ["AGENT_IGNORE_FILES", "GENERATED_NAMES", "IGNORE_FILES", "IgnoreRules"]
 
-LITTER = frozenset(
+GENERATED_NAMES = frozenset(
     {
         ".git", ".hg", ".svn", ".jj", ".bzr", "CVS", "node_modules", "__pycache__", ".venv", ".tox", ".nox",
         ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".gradle", ".terraform", ".DS_Store",
@@ -20,9 +20,9 @@ LITTER = frozenset(
 )  # fmt: skip
 """Never listed or searched, unless named explicitly as the directory to search."""
 
-OUR_FILES = (".ignore", ".crushignore", ".holdfastignore")
-ALL_FILES = (".gitignore", *OUR_FILES)
-_LARGEST = 1 << 20
+AGENT_IGNORE_FILES = (".ignore", ".crushignore", ".holdfastignore")
+IGNORE_FILES = (".gitignore", *AGENT_IGNORE_FILES)
+_MAX_FILE_SIZE = 1 << 20
 
 
 @cache
@@ -40,16 +40,16 @@ class _Rules:
         self._rules: list[tuple[Callable[[str], object], bool]] = known[::-1]
 
     def verdict(self, path: str) -> bool | None:
-        for match, leaves_out in self._rules:
+        for match, is_excluded in self._rules:
             if match(path):
-                return leaves_out
+                return is_excluded
         return None
 
 
-class Ignore:
+class IgnoreRules:
     """Ignore rules below a directory. As in git, deeper files and later lines take precedence."""
 
-    def __init__(self, root: str, names: Sequence[str] = ALL_FILES, extra: Sequence[str] = ()) -> None:
+    def __init__(self, root: str, names: Sequence[str] = IGNORE_FILES, extra: Sequence[str] = ()) -> None:
         self._root = root
         self._names = names
         self._rules: dict[str, _Rules | None] = {}
@@ -71,7 +71,7 @@ class Ignore:
     def is_ignored(self, path: str, *, is_folder: bool) -> bool:
         """Return whether an absolute path below the root is ignored, given that its directory is not."""
         name = os.path.basename(path)
-        return name in LITTER or self._is_ignored_by_rules(path, is_folder=is_folder)
+        return name in GENERATED_NAMES or self._is_ignored_by_rules(path, is_folder=is_folder)
 
     def covers(self, path: str) -> bool:
         """Return whether an absolute path, or a directory between it and the root, is ignored."""
@@ -93,7 +93,7 @@ class Ignore:
             return True
         folder = os.path.dirname(path)
         while is_within(self._top, folder):
-            rules = self._of(folder)
+            rules = self._rules_of(folder)
             verdict = rules.verdict(path[len(folder.rstrip("/")) + 1 :] + end) if rules else None
             if verdict is not None:
                 return verdict
@@ -102,18 +102,18 @@ class Ignore:
             folder = os.path.dirname(folder)
         return False
 
-    def _of(self, folder: str) -> _Rules | None:
+    def _rules_of(self, folder: str) -> _Rules | None:
         if folder not in self._rules:
             lines: list[str] = []
             for name in self._names:
-                lines += _lines(os.path.join(folder, name))
+                lines += _read_lines(os.path.join(folder, name))
             self._rules[folder] = _Rules(lines) if lines else None
         return self._rules[folder]
 
 
-def _lines(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
         with stream_of(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as stream:
-            return stream.read(_LARGEST).decode("utf-8", "replace").splitlines()
+            return stream.read(_MAX_FILE_SIZE).decode("utf-8", "replace").splitlines()
     except OSError:
         return []

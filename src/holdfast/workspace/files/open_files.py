@@ -18,28 +18,28 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.surrogates import encodable
-from holdfast.workspace.files.file_paths import is_within, joined, shown, similar
+from holdfast.workspace.files.file_paths import display_path, is_within, join_path, similar_names
 
 __all__ = [
     "Digest",
+    "FileContent",
     "FileLocation",
-    "Seen",
-    "descend",
+    "digest_file",
     "digest_of",
     "directory_beneath",
     "entries_of",
     "locate",
-    "look",
     "open_beneath",
-    "opened",
-    "read",
+    "open_directory",
+    "open_plain_file",
+    "read_whole_file",
     "read_within",
-    "replaced",
-    "require",
+    "replaced_error",
+    "require_workspace",
     "status_beneath",
+    "status_of",
     "stream_of",
-    "too_large",
-    "weigh",
+    "too_large_error",
 ]
 
 
@@ -47,14 +47,14 @@ __all__ = [
 
 _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
-_NAME_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
-_NOT_KNOWN = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+_UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
 """Errors of an older kernel, or of a container that forbids unknown system calls."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _How(ctypes.Structure):
+class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
@@ -70,29 +70,29 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
     if sys.platform == "linux":
         with contextlib.suppress(NotImplementedError):
             return _openat2(folder, "/".join(names) or ".", flags)
-    return _step_by_step(folder, names or ["."], flags)
+    return _open_by_component(folder, names or ["."], flags)
 
 
 def _openat2(folder: int, path: str, flags: int) -> int:
-    how = _How(flags, 0, _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH)
+    how = _OpenHow(flags, 0, _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     while True:
         handle = int(_libc.syscall(_OPENAT2, ctypes.c_int(folder), os.fsencode(path), ctypes.byref(how), size))
         if handle >= 0:
             return handle
         number = ctypes.get_errno()
-        if number in _NOT_KNOWN:
+        if number in _UNSUPPORTED:
             raise NotImplementedError
         if number not in (errno.EAGAIN, errno.EINTR):
             raise OSError(number, os.strerror(number), path)
 
 
-def _step_by_step(folder: int, names: list[str], flags: int) -> int:
+def _open_by_component(folder: int, names: list[str], flags: int) -> int:
     *above, last = names
     handle = folder
     try:
         for name in above:
-            below = os.open(name, _NAME_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            below = os.open(name, _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
             if handle != folder:
                 os.close(handle)
             handle = below
@@ -124,7 +124,7 @@ def stream_of(handle: int) -> BinaryIO:
 @contextlib.contextmanager
 def directory_beneath(folder: int, path: str) -> Iterator[int]:
     """Open a directory below another one for the duration of the block."""
-    handle = open_beneath(folder, path, _NAME_ONLY | os.O_DIRECTORY)
+    handle = open_beneath(folder, path, _O_PATH | os.O_DIRECTORY)
     try:
         yield handle
     finally:
@@ -153,8 +153,8 @@ def entries_of(folder: int, path: str) -> list[tuple[str, bool, bool, str]]:
 
 # File access that is safe against replaced links: links are resolved once, before a path is checked.
 
-_STRANGE = ("/proc", "/sys", "/dev")
-_FINE = ("/dev/shm",)
+_VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
+_ORDINARY_BELOW = ("/dev/shm",)
 _CHUNK = 1 << 20
 
 
@@ -169,12 +169,12 @@ class FileLocation(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Name for a model: relative inside the workspace; a link is shown with its target."""
-        real = shown(self.root, self.path)
+        real = display_path(self.root, self.path)
         plain = os.path.normpath(self.given)
         return self.given if plain in (real, self.path) else f"{self.given} (which is {real})"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class FileContent(msgspec.Struct, frozen=True):
     """Content, digest and status of a file at the time it was read."""
 
     data: bytes
@@ -207,17 +207,17 @@ def digest_of(data: bytes) -> str:
     return digest.text
 
 
-def too_large(name: str, size: int, most: int) -> ToolError:
+def too_large_error(name: str, size: int, limit: int) -> ToolError:
     """Return the error for a file that is too large."""
-    return ToolError(f"{name} has {size:,} bytes; at most {most:,} are taken. Use a smaller section, or bash.")
+    return ToolError(f"{name} has {size:,} bytes; at most {limit:,} are taken. Use a smaller section, or bash.")
 
 
-def replaced(folder: str) -> ToolError:
+def replaced_error(folder: str) -> ToolError:
     """Return the error for a directory that was replaced while in use."""
     return ToolError(f"The directory {folder} was replaced by another one just now. Try again.")
 
 
-def require(root: str) -> None:
+def require_workspace(root: str) -> None:
     """Raise `ToolError` if the workspace directory was moved or removed."""
     if not os.path.isdir(root):
         raise ToolError(
@@ -230,27 +230,27 @@ def locate(root: str, given: str, home: str = "") -> FileLocation:
     """Resolve the links of a path. The path need not exist."""
     real_root = os.path.realpath(root)
     try:
-        path = os.path.realpath(joined(real_root, given, home))
+        path = os.path.realpath(join_path(real_root, given, home))
     except (OSError, ValueError) as error:
-        raise ToolError(f"{given} cannot be resolved: {_why(error)}.") from None
+        raise ToolError(f"{given} cannot be resolved: {_reason(error)}.") from None
     if encodable(path) != path:
         # Such a path cannot be represented in messages, logs or the database.
         raise ToolError(f"{encodable(path)} has a name that is not valid UTF-8. Rename it with bash first.")
     return FileLocation(given, path, real_root, is_within(real_root, path))
 
 
-def look(place: FileLocation) -> os.stat_result | None:
+def status_of(location: FileLocation) -> os.stat_result | None:
     """Return the status of a place without following links; None if it does not exist."""
     try:
-        with _parent(place) as (folder, name):
+        with _open_parent(location) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _explained(error, place) from None
+        raise _to_tool_error(error, location) from None
 
 
-def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.stat_result]:
+def read_within(path: str, tops: Sequence[str], limit: int) -> tuple[bytes, os.stat_result]:
     """Read the beginning of a plain file, which may be a link to a path below one of `tops`. Raises `OSError`. The
     checked path is the one that is opened: a link created in between is not followed.
     """
@@ -258,7 +258,7 @@ def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.st
     if not any(is_within(os.path.realpath(top), real) for top in tops):
         raise PermissionError(errno.EPERM, "leads out of the project")
     folder, name = os.path.split(real)
-    handle = descend(folder)
+    handle = open_directory(folder)
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
     finally:
@@ -267,49 +267,49 @@ def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.st
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EPERM, "is not a plain file")
-        return stream.read(most), status
+        return stream.read(limit), status
 
 
 @contextlib.contextmanager
-def opened(place: FileLocation) -> Iterator[tuple[int, os.stat_result]]:
+def open_plain_file(location: FileLocation) -> Iterator[tuple[int, os.stat_result]]:
     """Open the plain file at a place for reading. Raises `ToolError` for anything else."""
-    _refuse_strange(place)
+    _refuse_virtual(location)
     try:
-        with _parent(place) as (folder, name):
+        with _open_parent(location) as (folder, name):
             # Opening a device or a pipe can have effects: check before opening, and again afterwards.
-            _refuse_unless_plain(place, os.stat(name, dir_fd=folder, follow_symlinks=False))
+            _refuse_unless_plain(location, os.stat(name, dir_fd=folder, follow_symlinks=False))
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        raise ToolError(f"There is no file {place.name}.{_others(place)}") from None
+        raise ToolError(f"There is no file {location.name}.{_suggestions(location)}") from None
     except OSError as error:
-        raise _explained(error, place) from None
+        raise _to_tool_error(error, location) from None
     try:
         status = os.fstat(file)
-        _refuse_unless_plain(place, status)
+        _refuse_unless_plain(location, status)
         yield file, status
     finally:
         os.close(file)
 
 
-def read(place: FileLocation, most: int) -> Seen:
-    """Read a whole file of at most `most` bytes."""
-    with opened(place) as (file, status):
-        if status.st_size > most:
-            raise too_large(place.name, status.st_size, most)
+def read_whole_file(location: FileLocation, limit: int) -> FileContent:
+    """Read a whole file of at most `limit` bytes."""
+    with open_plain_file(location) as (file, status):
+        if status.st_size > limit:
+            raise too_large_error(location.name, status.st_size, limit)
         pieces: list[bytes] = []
         size = 0
         while piece := os.read(file, _CHUNK):
             pieces.append(piece)
             size += len(piece)
-            if size > most:
-                raise too_large(place.name, size, most)
+            if size > limit:
+                raise too_large_error(location.name, size, limit)
         data = b"".join(pieces)
-        return Seen(data, digest_of(data), status)
+        return FileContent(data, digest_of(data), status)
 
 
-def weigh(place: FileLocation) -> tuple[Digest, os.stat_result]:
+def digest_file(location: FileLocation) -> tuple[Digest, os.stat_result]:
     """Return digest and status of a file of any size."""
-    with opened(place) as (file, status):
+    with open_plain_file(location) as (file, status):
         digest = Digest()
         while piece := os.read(file, _CHUNK):
             digest.add(piece)
@@ -317,32 +317,32 @@ def weigh(place: FileLocation) -> tuple[Digest, os.stat_result]:
 
 
 @contextlib.contextmanager
-def _parent(place: FileLocation) -> Iterator[tuple[int, str]]:
+def _open_parent(location: FileLocation) -> Iterator[tuple[int, str]]:
     """Open the parent directory of a place without following links; yields it with the name of the file."""
-    folder, name = os.path.split(place.path)
-    handle = descend(folder)
+    folder, name = os.path.split(location.path)
+    handle = open_directory(folder)
     try:
         yield handle, name or "."
     finally:
         os.close(handle)
 
 
-def descend(folder: str) -> int:
+def open_directory(folder: str) -> int:
     """Open a directory by its real path. Raises `OSError`: ELOOP or ENOTDIR if a component is a link by now."""
-    top = os.open("/", _NAME_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    top = os.open("/", _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        handle = open_beneath(top, folder, _NAME_ONLY | os.O_DIRECTORY)
+        handle = open_beneath(top, folder, _O_PATH | os.O_DIRECTORY)
     finally:
         os.close(top)
     try:
-        _check_still_there(handle, folder)
+        _check_not_moved(handle, folder)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def _check_still_there(handle: int, folder: str) -> None:
+def _check_not_moved(handle: int, folder: str) -> None:
     """Raise `OSError` if the directory was moved while it was being opened: it is not the checked one."""
     if sys.platform != "linux":
         return
@@ -354,44 +354,46 @@ def _check_still_there(handle: int, folder: str) -> None:
         raise OSError(errno.ELOOP, "the directory was moved")
 
 
-def _refuse_strange(place: FileLocation) -> None:
-    if any(is_within(top, place.path) for top in _STRANGE) and not any(is_within(top, place.path) for top in _FINE):
-        raise ToolError(f"{place.name} belongs to the system, not to a disk: use bash to look at it.")
+def _refuse_virtual(location: FileLocation) -> None:
+    if any(is_within(top, location.path) for top in _VIRTUAL_FILE_SYSTEMS) and not any(
+        is_within(top, location.path) for top in _ORDINARY_BELOW
+    ):
+        raise ToolError(f"{location.name} belongs to the system, not to a disk: use bash to look at it.")
 
 
-def _refuse_unless_plain(place: FileLocation, status: os.stat_result) -> None:
+def _refuse_unless_plain(location: FileLocation, status: os.stat_result) -> None:
     mode = status.st_mode
     if stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
-        raise ToolError(f"{place.name} is a directory, not a file. Use ls to see what is in it.")
+        raise ToolError(f"{location.name} is a directory, not a file. Use ls to see what is in it.")
     kinds = ((stat.S_ISLNK, "a link that was just made"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
     kind = next((word for test, word in kinds if test(mode)), "a device")
-    raise ToolError(f"{place.name} is {kind}, not a plain file.")
+    raise ToolError(f"{location.name} is {kind}, not a plain file.")
 
 
-def _others(place: FileLocation) -> str:
+def _suggestions(location: FileLocation) -> str:
     """Suggest up to three similar names in the same directory."""
-    folder, name = os.path.split(place.path)
+    folder, name = os.path.split(location.path)
     with contextlib.suppress(OSError):
-        handle = descend(folder)
+        handle = open_directory(folder)
         try:
             known = [other for other, *_ in entries_of(handle, ".")]
         finally:
             os.close(handle)
-        if names := similar(name, known):
-            paths = [shown(place.root, os.path.join(folder, other)) for other in names]
+        if names := similar_names(name, known):
+            paths = [display_path(location.root, os.path.join(folder, other)) for other in names]
             return f" Did you mean {', '.join(paths)}?"
     return ""
 
 
-def _explained(error: OSError, place: FileLocation) -> ToolError:
+def _to_tool_error(error: OSError, location: FileLocation) -> ToolError:
     if error.errno in (errno.ELOOP, errno.EMLINK):
-        return ToolError(f"{place.name} was changed while it was being opened. Try again.")
+        return ToolError(f"{location.name} was changed while it was being opened. Try again.")
     if isinstance(error, NotADirectoryError):
-        return ToolError(f"{place.name} cannot be reached: a part of the path is a file, not a directory.")
-    return ToolError(f"{place.name} cannot be opened: {_why(error)}.")
+        return ToolError(f"{location.name} cannot be reached: a part of the path is a file, not a directory.")
+    return ToolError(f"{location.name} cannot be opened: {_reason(error)}.")
 
 
-def _why(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.text_encoding import line_end, with_line_end
+from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
-__all__ = ["Edited", "replaced"]
+__all__ = ["EditResult", "replace_text"]
 
 _NUMBERED = re.compile(r"^ *\d+\|")
-_MOST_SHOWN = 5
-_MOST_LINES = 400
-_MOST_PLACES = 50
-_MOST_COMPARED = 3_000
-_WIDEST = 160
+_MAX_SHOWN = 5
+_MAX_LINES = 400
+_MAX_POSITIONS = 50
+_MAX_COMPARED = 3_000
+_MAX_WIDTH = 160
 
 
-class Edited(msgspec.Struct, frozen=True):
+class EditResult(msgspec.Struct, frozen=True):
     """The new text, the number of replaced places, and a note for the model about inexact matches."""
 
     text: str
@@ -30,44 +30,44 @@ class Edited(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
+def replace_text(text: str, old: str, new: str, *, replace_all: bool) -> EditResult:
     """Replace `old` by `new`. Raises `ToolError` if `old` is missing, or ambiguous without `replace_all`."""
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change.")
-    end = line_end(text)
+    end = line_ending(text)
     if end == "\r\n":
-        plain, before, after = (with_line_end(item, "\n") for item in (text, old, new))
-        edited = _replaced(plain, before, after, replace_all=replace_all)
-        edited = msgspec.structs.replace(edited, text=with_line_end(edited.text, "\r\n"))
+        plain, before, after = (with_line_ending(item, "\n") for item in (text, old, new))
+        result = _replace_exactly(plain, before, after, replace_all=replace_all)
+        result = msgspec.structs.replace(result, text=with_line_ending(result.text, "\r\n"))
     else:
-        edited = _replaced(text, old, new, replace_all=replace_all)
-    if edited.text == text:
+        result = _replace_exactly(text, old, new, replace_all=replace_all)
+    if result.text == text:
         raise ToolError("The text would stay as it is: nothing was changed.")
-    return edited
+    return result
 
 
-def _replaced(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
+def _replace_exactly(text: str, old: str, new: str, *, replace_all: bool) -> EditResult:
     first = text.find(old)
     if first < 0:
-        return _tolerant(text, old, new, replace_all=replace_all)
+        return _replace_tolerantly(text, old, new, replace_all=replace_all)
     if replace_all:
-        return Edited(text.replace(old, new), text.count(old))
+        return EditResult(text.replace(old, new), text.count(old))
     if text.find(old, first + 1) >= 0:
-        raise ToolError(_several(_lines_of(text, old), max(2, text.count(old))))
-    return Edited(text[:first] + new + text[first + len(old) :], 1)
+        raise ToolError(_ambiguous_message(_lines_of(text, old), max(2, text.count(old))))
+    return EditResult(text[:first] + new + text[first + len(old) :], 1)
 
 
-def _tolerant(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
+def _replace_tolerantly(text: str, old: str, new: str, *, replace_all: bool) -> EditResult:
     """Match whole lines up to white space. Line numbers copied from a view are ignored."""
     old_lines, new_lines, has_numbers = _without_numbers(old, new)
     ends_line = len(old_lines) > 1 and old_lines[-1] == ""
     wanted = old_lines[:-1] if ends_line else old_lines
     lines = text.split("\n")
-    starts = _occurrences([_bare(line) for line in lines], [_bare(line) for line in wanted])
+    starts = _occurrences([_collapse_spaces(line) for line in lines], [_collapse_spaces(line) for line in wanted])
     if not any(line.strip() for line in wanted) or not starts:
-        raise ToolError(_missing(lines, wanted))
+        raise ToolError(_missing_message(lines, wanted))
     if len(starts) > 1 and not replace_all:
-        raise ToolError(_several([start + 1 for start in starts], len(starts)))
+        raise ToolError(_ambiguous_message([start + 1 for start in starts], len(starts)))
     if ends_line and new_lines and new_lines[-1] == "":
         new_lines = new_lines[:-1]
     out: list[str] = []
@@ -75,12 +75,12 @@ def _tolerant(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
     for start in starts:
         found = lines[start : start + len(wanted)]
         out += lines[at:start]
-        out += _adapted(new_lines, wanted, found) if "".join(new_lines) or not ends_line else []
+        out += _adapt_indentation(new_lines, wanted, found) if "".join(new_lines) or not ends_line else []
         at = start + len(wanted)
     out += lines[at:]
     numbers = "The line numbers of view were left out. " if has_numbers else ""
     note = f"{numbers}old_string did not match exactly; the lines that differ only in white space were replaced."
-    return Edited("\n".join(out), len(starts), note)
+    return EditResult("\n".join(out), len(starts), note)
 
 
 def _without_numbers(old: str, new: str) -> tuple[list[str], list[str], bool]:
@@ -90,7 +90,7 @@ def _without_numbers(old: str, new: str) -> tuple[list[str], list[str], bool]:
     return [_NUMBERED.sub("", line) for line in olds], [_NUMBERED.sub("", line) for line in news], True
 
 
-def _bare(line: str) -> str:
+def _collapse_spaces(line: str) -> str:
     return " ".join(line.split())
 
 
@@ -119,7 +119,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) -> list[str]:
+def _adapt_indentation(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) -> list[str]:
     """Convert the new lines to the indentation of the file where `old` had another. Raises `ToolError` if the old
     lines do not determine it.
     """
@@ -129,7 +129,7 @@ def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) ->
     if len(pairs) < len(same):
         raise ToolError(
             "old_string fits only if white space is left out, and lines that it indents alike stand at different"
-            f" depths in the file. Send it as the file has it:\n{_shown(found)}"
+            f" depths in the file. Send it as the file has it:\n{_quote(found)}"
         )
     out = []
     for line in new:
@@ -139,26 +139,26 @@ def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) ->
             continue
         known = max((indent for indent in pairs if mine.startswith(indent)), key=len, default=None)
         if known is None:
-            out.append(_less(mine, pairs) + line[len(mine) :] + end)
+            out.append(_outdent(mine, pairs) + line[len(mine) :] + end)
         else:
-            extra = _in_kind(mine[len(known) :], pairs)
+            extra = _convert_indentation(mine[len(known) :], pairs)
             out.append(pairs[known] + extra + line[len(mine) :] + end)
     return out
 
 
-def _shown(lines: Sequence[str]) -> str:
-    more = [f"… and {len(lines) - _MOST_SHOWN} more lines"] if len(lines) > _MOST_SHOWN else []
-    return "\n".join([*(line.rstrip("\r")[:_WIDEST] for line in lines[:_MOST_SHOWN]), *more])
+def _quote(lines: Sequence[str]) -> str:
+    more = [f"… and {len(lines) - _MAX_SHOWN} more lines"] if len(lines) > _MAX_SHOWN else []
+    return "\n".join([*(line.rstrip("\r")[:_MAX_WIDTH] for line in lines[:_MAX_SHOWN]), *more])
 
 
-def _less(mine: str, pairs: dict[str, str]) -> str:
+def _outdent(mine: str, pairs: dict[str, str]) -> str:
     """Return the indentation of a line further left than all matched ones: it shifts like the leftmost of them."""
     leftmost = min(pairs, key=len)
     missing = len(leftmost) - len(mine)
     return pairs[leftmost][: max(0, len(pairs[leftmost]) - missing)]
 
 
-def _in_kind(extra: str, pairs: dict[str, str]) -> str:
+def _convert_indentation(extra: str, pairs: dict[str, str]) -> str:
     """Convert additional indentation to the file's style: tabs if it uses tabs."""
     theirs, ours = "".join(pairs.values()), "".join(pairs)
     if extra and "\t" in theirs and " " not in theirs and "\t" not in extra:
@@ -175,7 +175,7 @@ def _lines_of(text: str, old: str) -> list[int]:
     """Return the line numbers of the first few occurrences."""
     found: list[int] = []
     place, line, counted = text.find(old), 1, 0
-    while place >= 0 and len(found) <= _MOST_SHOWN:
+    while place >= 0 and len(found) <= _MAX_SHOWN:
         line += text.count("\n", counted, place)
         counted = place
         found.append(line)
@@ -183,66 +183,68 @@ def _lines_of(text: str, old: str) -> list[int]:
     return found
 
 
-def _several(lines: Sequence[int], count: int) -> str:
+def _ambiguous_message(lines: Sequence[int], count: int) -> str:
     lines = sorted(set(lines))
-    shown = ", ".join(map(str, lines[:_MOST_SHOWN])) + (", …" if len(lines) > _MOST_SHOWN else "")
+    shown = ", ".join(map(str, lines[:_MAX_SHOWN])) + (", …" if len(lines) > _MAX_SHOWN else "")
     return (
         f"old_string is there {count} times (lines {shown}). Add lines before or after it until it fits one place"
         " only, or set replace_all."
     )
 
 
-def _missing(lines: Sequence[str], wanted: Sequence[str]) -> str:
+def _missing_message(lines: Sequence[str], wanted: Sequence[str]) -> str:
     base = "old_string is not in the file; nothing was changed."
     shown = [line for line in wanted if line.strip()]
     if not shown:
         return f"{base} It holds only white space: give the lines around it too."
-    hint = _nearest(lines, wanted[:_MOST_LINES])
+    hint = _nearest_match(lines, wanted[:_MAX_LINES])
     if not hint and "\\n" in wanted[0]:
         hint = r" It has \n written out as two characters: send real line breaks."
     return base + (hint or " Nothing like it was found. Use view to see what the file holds now.")
 
 
-def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
+def _nearest_match(lines: Sequence[str], wanted: Sequence[str]) -> str:
     """Describe the place with most of the wanted lines, and the first difference there."""
     places: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
-        spots = places.setdefault(_bare(line), [])
-        if len(spots) < _MOST_PLACES:
-            spots.append(number)
+        positions = places.setdefault(_collapse_spaces(line), [])
+        if len(positions) < _MAX_POSITIONS:
+            positions.append(number)
     votes: dict[int, float] = {}
     for number, line in enumerate(wanted):
-        spots = places.get(_bare(line), []) if line.strip() else []
-        for spot in spots:
-            votes[spot - number] = votes.get(spot - number, 0) + 1 / len(spots)
+        positions = places.get(_collapse_spaces(line), []) if line.strip() else []
+        for position in positions:
+            votes[position - number] = votes.get(position - number, 0) + 1 / len(positions)
     if not votes:
-        return _alike(lines, wanted)
+        return _similar_line(lines, wanted)
     # The place with the most votes; the first one among equals.
     start = max(votes, key=lambda place: (votes[place], -place))
     for number, line in enumerate(wanted):
         there = lines[start + number] if 0 <= start + number < len(lines) else None
         if there is None:
             return f" Its line {number + 1} would stand outside of the file, which has {len(lines)} lines."
-        if _bare(there) != _bare(line):
-            return _difference(start + number + 1, there, line)
+        if _collapse_spaces(there) != _collapse_spaces(line):
+            return _difference_message(start + number + 1, there, line)
     return ""
 
 
-def _alike(lines: Sequence[str], wanted: Sequence[str]) -> str:
-    line = next(line for line in wanted if line.strip())[:_WIDEST]
-    known = {_bare(item)[:_WIDEST]: number for number, item in enumerate(lines[:_MOST_COMPARED]) if item.strip()}
-    close = difflib.get_close_matches(_bare(line), list(known), n=1, cutoff=0.7)
-    return _difference(known[close[0]] + 1, lines[known[close[0]]], line) if close else ""
+def _similar_line(lines: Sequence[str], wanted: Sequence[str]) -> str:
+    line = next(line for line in wanted if line.strip())[:_MAX_WIDTH]
+    known = {
+        _collapse_spaces(item)[:_MAX_WIDTH]: number for number, item in enumerate(lines[:_MAX_COMPARED]) if item.strip()
+    }
+    close = difflib.get_close_matches(_collapse_spaces(line), list(known), n=1, cutoff=0.7)
+    return _difference_message(known[close[0]] + 1, lines[known[close[0]]], line) if close else ""
 
 
-def _difference(number: int, there: str, line: str) -> str:
+def _difference_message(number: int, there: str, line: str) -> str:
     return (
         f" The nearest place differs in line {number}:\n"
-        f"  the file has: {_cut(there)}\n  you sent:     {_cut(line)}\n"
+        f"  the file has: {_shorten(there)}\n  you sent:     {_shorten(line)}\n"
         "Correct old_string, or use view to see the lines again."
     )
 
 
-def _cut(line: str) -> str:
+def _shorten(line: str) -> str:
     text = line.rstrip("\r").replace("\t", "→")
-    return text if len(text) <= _WIDEST else text[:_WIDEST] + "…"
+    return text if len(text) <= _MAX_WIDTH else text[:_MAX_WIDTH] + "…"

@@ -7,9 +7,9 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 
-__all__ = ["TextFormat", "decoded", "line_end", "stand_in", "with_line_end"]
+__all__ = ["TextFormat", "decode", "line_ending", "placeholder", "with_line_ending"]
 
-LineEnd = Literal["\n", "\r\n"]
+LineEnding = Literal["\n", "\r\n"]
 
 
 class TextFormat(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class TextFormat(msgspec.Struct, frozen=True):
     encoding: str = "utf-8"
     mark: bytes = b""
 
-    def encoded(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         """Encode a text. Raises `ToolError` for lone surrogates."""
         try:
             return self.mark + text.encode(self.encoding)
@@ -33,31 +33,31 @@ _MARKS = (
 )
 
 
-def decoded(data: bytes, name: str) -> tuple[str, TextFormat]:
+def decode(data: bytes, name: str) -> tuple[str, TextFormat]:
     """Decode a file, line ends unchanged; returns text and form. Raises `ToolError` for binary data."""
-    form = next((form for form in _MARKS if data.startswith(form.mark)), TextFormat())
+    text_format = next((text_format for text_format in _MARKS if data.startswith(text_format.mark)), TextFormat())
     try:
-        text = data[len(form.mark) :].decode(form.encoding)
+        text = data[len(text_format.mark) :].decode(text_format.encoding)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         kind = "looks binary" if b"\0" in data[:8192] else "has another encoding, such as Latin-1"
         raise ToolError(f"{name} is not a UTF-8 text file: it {kind}. Use bash (file, iconv, xxd) to look at it.")
-    return text, form
+    return text, text_format
 
 
-def stand_in(size: int, digest: str) -> str:
+def placeholder(size: int, digest: str) -> str:
     """Return the placeholder stored in a history for content that is binary or too large."""
     return f"({size:,} bytes that are not kept, blake2b {digest})\n"
 
 
-def line_end(text: str) -> LineEnd:
+def line_ending(text: str) -> LineEnding:
     """Return the line end of a text: CRLF only if every line has it."""
     crlf = text.count("\r\n")
     return "\r\n" if crlf and crlf == text.count("\n") else "\n"
 
 
-def with_line_end(text: str, end: LineEnd) -> str:
+def with_line_ending(text: str, end: LineEnding) -> str:
     """Convert all line ends."""
     plain = text.replace("\r\n", "\n")
     return plain if end == "\n" else plain.replace("\n", "\r\n")

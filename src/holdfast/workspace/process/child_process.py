@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import descend, replaced
+from holdfast.workspace.files.open_files import open_directory, replaced_error
 from holdfast.workspace.process.guard import CannotStart, Command, Guard, Tree, TreeEnd
 
 __all__ = ["Child", "GuardedChild", "GuardedSpawn", "Running", "Spawn", "find_program", "running", "spawn", "splitted"]
@@ -196,9 +196,9 @@ async def spawn(arguments: Sequence[str], directory: str, environment: Mapping[s
     if sys.platform == "linux":
         try:
             # Open the directory without following links: a path could be replaced between check and use.
-            handle = descend(directory)
+            handle = open_directory(directory)
         except OSError:
-            raise replaced(directory) from None
+            raise replaced_error(directory) from None
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments,

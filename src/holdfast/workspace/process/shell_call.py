@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.processes import ShellResult
-from holdfast.workspace.files.open_files import require
+from holdfast.workspace.files.open_files import require_workspace
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import CannotStart
 
@@ -130,7 +130,7 @@ class Shell:
         """Run a line typed by a user. It is stopped if the caller is cancelled."""
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
-        require(cwd)
+        require_workspace(cwd)
         cwd = await asyncio.to_thread(os.path.realpath, cwd)
         launch = msgspec.structs.replace(self.launch(line, cwd, client, columns=columns), owner=owner)
         running, end = await self.processes.run(launch)

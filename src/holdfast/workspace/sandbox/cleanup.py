@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import in_one_line
+from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.sandbox.git_dir_scan import (
     GitEntry,
     GitScanner,
@@ -326,7 +326,7 @@ class SandboxCleanup:
                 f" {', '.join(moved)}. It was created while the command ran. Ask the user if it is needed.]"
             )
         if unread:
-            shown = in_one_line(os.path.relpath(unread[0], self._workspace))
+            shown = as_one_line(os.path.relpath(unread[0], self._workspace))
             report.append(f"[{len(unread)} directories could not be searched for git directories, among them {shown}.]")
         for line in report:
             _log.warning("%s", line)
@@ -435,9 +435,9 @@ class SandboxCleanup:
         return False
 
     def _move(self, path: str) -> str:
-        shown = in_one_line(os.path.relpath(path, self._workspace))
+        shown = as_one_line(os.path.relpath(path, self._workspace))
         target = self._quarantine.move(path, self._root_of(path))
-        return f"{shown} (now {in_one_line(target)})" if target else f"{shown} (it could not be moved: remove it)"
+        return f"{shown} (now {as_one_line(target)})" if target else f"{shown} (it could not be moved: remove it)"
 
     # Recovery after a server was killed
 

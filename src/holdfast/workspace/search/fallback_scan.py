@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.files.open_files import entries_of, open_beneath, stream_of
 
 __all__ = ["ScanRequest", "main", "walk"]
@@ -33,7 +33,7 @@ class ScanRequest(NamedTuple):
     most: int = 101
 
 
-def walk(handle: int, root: str, ignore: Ignore) -> Iterator[str]:
+def walk(handle: int, root: str, ignore: IgnoreRules) -> Iterator[str]:
     """Yield the relative paths of all plain files below an open directory that are not ignored. Links
     are not followed.
     """
@@ -62,7 +62,7 @@ def main() -> int:
     out = sys.stdout.buffer
     # The caller has verified the working directory.
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    paths = iter([ask.name]) if ask.name else walk(handle, ask.root, Ignore(ask.root))
+    paths = iter([ask.name]) if ask.name else walk(handle, ask.root, IgnoreRules(ask.root))
     if ask.pattern is None:
         for path in paths:
             out.write(os.fsencode(path) + b"\0")

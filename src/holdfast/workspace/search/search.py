@@ -22,8 +22,8 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files.file_paths import glob_regex
-from holdfast.workspace.files.ignore_files import LITTER, OUR_FILES, Ignore
-from holdfast.workspace.files.open_files import descend, open_beneath, replaced, status_beneath, stream_of
+from holdfast.workspace.files.ignore_files import AGENT_IGNORE_FILES, GENERATED_NAMES, IgnoreRules
+from holdfast.workspace.files.open_files import open_beneath, open_directory, replaced_error, status_beneath, stream_of
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.child_process import Spawn, find_program, running, spawn, splitted
 from holdfast.workspace.search.fallback_scan import ScanRequest
@@ -62,9 +62,9 @@ class Match(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def _opened(folder: str) -> Iterator[int]:
     try:
-        handle = descend(folder)
+        handle = open_directory(folder)
     except OSError:
-        raise replaced(folder) from None
+        raise replaced_error(folder) from None
     try:
         yield handle
     finally:
@@ -258,12 +258,12 @@ class Searcher:
         shown = await asyncio.to_thread(present, where.folder, shortest, where.most + 1)
         return FoundFiles(tuple(map(_shown, shown[: where.most])), is_cut or len(shown) > where.most, is_late)
 
-    def _prepared(self, where: Search, ask: GrepRequest | None) -> tuple[list[_Way], Ignore]:
+    def _prepared(self, where: Search, ask: GrepRequest | None) -> tuple[list[_Way], IgnoreRules]:
         """Return the available programs, best first, and the ignore rules that only Holdfast knows."""
         ways = [way for way in (self._rg(where, ask), self._git(where, ask)) if way]
-        return [*ways, _own(where, ask)], Ignore(where.folder, OUR_FILES)
+        return [*ways, _own(where, ask)], IgnoreRules(where.folder, AGENT_IGNORE_FILES)
 
-    def _hides(self, ignored: Ignore, where: Search, match: Match) -> bool:
+    def _hides(self, ignored: IgnoreRules, where: Search, match: Match) -> bool:
         return not where.name and ignored.covers(os.path.join(where.folder, match.path))
 
     async def _first_that_works(
@@ -307,7 +307,7 @@ class Searcher:
         if program is None:
             return None
         arguments = [program, "--no-config", "--null", "--color=never", "--hidden", "--no-require-git", "--no-messages"]
-        arguments += [f"--glob=!{name}" for name in sorted(LITTER)]
+        arguments += [f"--glob=!{name}" for name in sorted(GENERATED_NAMES)]
         if ask is None:
             arguments.append("--files")
         else:
@@ -326,7 +326,7 @@ class Searcher:
         git = self._private_git.prepare(where.folder, where.environment, where.root)
         if git is None:
             return None
-        if where.folder != git.top and Ignore(where.folder).is_root_ignored:
+        if where.folder != git.top and IgnoreRules(where.folder).is_root_ignored:
             # Git finds nothing in an ignored directory, even if it is named explicitly.
             return None
         if ask is None:

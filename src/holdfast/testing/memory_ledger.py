@@ -1,0 +1,294 @@
+"""The ledger in memory: the same contract, no threads, no clock, no chance.
+
+It can be slow (`pace`), it can fail (`fail`), and it can lose its power: then what was not synced is gone.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.domain.errors import OwnerChanged, StorageUnknown
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.ledger import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.storage.event_log import Retention
+from holdfast.storage.operations import execute
+from holdfast.testing.memory_tables import Journal, MemoryTables, Table
+
+__all__ = ["MemoryLedger"]
+
+T = TypeVar("T")
+_JUMP = 10_000
+_ENDED_IN_SNAPSHOT = 50
+
+
+async def _at_once() -> None:
+    """Storage that takes no time."""
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    """What a workspace's row holds."""
+
+    id: WorkspaceId
+    path: str
+    epoch: int = 0
+    newest: int = 0
+    clean: bool = True
+    ticket: int = 0
+    answers: tuple[Answer, ...] = ()
+
+
+class _Job(Generic[T]):
+    """Something to be done in its turn. It keeps its result until whoever asked comes for it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except Exception as error:
+            self._error = error
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        if not self._results:
+            raise StorageUnknown
+        return self._results[0]
+
+
+class MemoryLedger:
+    """A twin of the SQLite ledger.
+
+    `pace` is awaited before and after everything takes effect. `fail` is asked before each commit: an error it
+    returns is raised and nothing is written, but for `StorageUnknown`, where `survives` says whether it is.
+    What is written takes effect in the order in which it was handed over, however long each is held up.
+    """
+
+    def __init__(
+        self,
+        *,
+        retention: Retention | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        pace: Callable[[], Awaitable[None]] = _at_once,
+        fail: Callable[[], Exception | None] = lambda: None,
+        survives: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._retention = retention or Retention()
+        self._now_ms = now_ms
+        self._pace = pace
+        self._fail = fail
+        self._survives = survives
+        self._journal = Journal()
+        self._owners: Table[WorkspaceId, _Owner] = Table(self._journal)
+        self._tables: dict[WorkspaceId, MemoryTables] = {}
+        self._waiting: deque[_Job[Any]] = deque()
+
+    def lose_power(self) -> None:
+        """What was written since the last synced write is gone, as after a power cut; so is what was on its way."""
+        self._waiting.clear()
+        self._journal.back_to(0)
+
+    async def open_workspace(self, path: str) -> WorkspaceRecord:
+        return await self._in_turn(lambda: self._take_over(path))
+
+    async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
+        await self._in_turn(lambda: self._mark_clean(workspace, epoch))
+
+    async def unfinished_workspaces(self) -> Sequence[str]:
+        def look() -> list[str]:
+            return [owner.path for owner in self._owners if self._tables[owner.id].runs.all_open()]
+
+        return await self._paced(look)
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        batch = tuple(writes)
+        return await self._in_turn(lambda: self._commit(workspace, epoch, ticket, batch))
+
+    async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
+        owner = await self._in_turn(lambda: self._owned(workspace, epoch))
+        return owner.ticket, owner.answers
+
+    async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        return await self._read(workspace, lambda tables: tables.log.after(cursor, limit))
+
+    async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        return await self._read(workspace, lambda tables: tables.log.dated_after(cursor, limit))
+
+    async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
+        def look() -> tuple[int, int]:
+            owner = self._owners.get(workspace)
+            return (1, 0) if owner is None else (self._oldest(owner), owner.newest)
+
+        return await self._paced(look)
+
+    async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
+        return await self._paced(lambda: self._snapshot(workspace, session))
+
+    async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
+        def look(tables: MemoryTables) -> list[Session]:
+            return [session for session in tables.sessions.every() if not session.parent_session_id]
+
+        return await self._read(workspace, look)
+
+    async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None:
+        return await self._read(workspace, lambda tables: tables.sessions.get(session))
+
+    async def messages(self, workspace: WorkspaceId, session: SessionId) -> Sequence[Message]:
+        return await self._read(workspace, lambda tables: tables.messages.of_session(session))
+
+    async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]:
+        return await self._read(workspace, lambda tables: tables.messages.of_run(run))
+
+    async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
+        return await self._read(workspace, lambda tables: tables.runs.record(run))
+
+    async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
+        def look(tables: MemoryTables) -> Briefing | None:
+            record = tables.runs.record(run)
+            session = None if record is None else tables.sessions.get(record.run.session_id)
+            if record is None or session is None:
+                return None
+            return Briefing(record, session, tuple(tables.messages.of_session(session.id)))
+
+        return await self._read(workspace, look)
+
+    async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
+        return await self._read(workspace, lambda tables: tables.runs.all_open())
+
+    async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
+        def look(tables: MemoryTables) -> list[Run]:
+            found = [run for run in tables.runs.every() if session in {None, run.session_id}]
+            return [run for run in reversed(found) if not before or run.number < before][:limit]
+
+        return await self._read(workspace, look)
+
+    async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
+        return await self._read(workspace, lambda tables: tables.files.of_session(session))
+
+    async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None:
+        return await self._read(workspace, lambda tables: tables.files.read_mark(session, path))
+
+    async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
+        return await self._read(workspace, lambda tables: tables.files.read_marks(session))
+
+    async def _paced(self, look: Callable[[], T]) -> T:
+        await self._pace()
+        result = look()
+        await self._pace()
+        return result
+
+    async def _read(self, workspace: WorkspaceId, look: Callable[[MemoryTables], T]) -> T:
+        """An unknown workspace reads as an empty one."""
+        return await self._paced(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        """After everything handed over before. Whoever is ready first also does what others handed over earlier."""
+        job = _Job(work)
+        self._waiting.append(job)
+        try:
+            await self._pace()
+        finally:
+            # Whoever stops waiting does not stop the work.
+            while job in self._waiting:
+                self._waiting.popleft().run()
+        await self._pace()
+        return job.result()
+
+    def _take_over(self, path: str) -> WorkspaceRecord:
+        owner = next((owner for owner in self._owners if owner.path == path), None)
+        if owner is None:
+            owner = _Owner(WorkspaceId(f"workspace-{len(self._tables) + 1}"), path)
+            self._tables[owner.id] = MemoryTables(self._journal)
+        newest = owner.newest if owner.clean else owner.newest + _JUMP
+        owner = _Owner(owner.id, path, owner.epoch + 1, newest, clean=False)
+        self._owners.set(owner.id, owner)
+        record = WorkspaceRecord(owner.id, path, owner.epoch, self._oldest(owner), newest)
+        self._prune(owner.id)
+        self._journal.forget()
+        return record
+
+    def _mark_clean(self, workspace: WorkspaceId, epoch: int) -> None:
+        owner = self._owners.get(workspace)
+        if owner is not None and owner.epoch == epoch:
+            self._owners.set(workspace, msgspec.structs.replace(owner, clean=True))
+            self._journal.forget()
+
+    def _owned(self, workspace: WorkspaceId, epoch: int) -> _Owner:
+        owner = self._owners.get(workspace)
+        if owner is None or owner.epoch != epoch:
+            raise OwnerChanged
+        return owner
+
+    def _commit(self, workspace: WorkspaceId, epoch: int, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+        error = self._fail()
+        if error is not None and not (isinstance(error, StorageUnknown) and self._survives()):
+            raise error
+        mark = self._journal.mark()
+        try:
+            answers = self._carry_out(self._owned(workspace, epoch), ticket, writes)
+        except Exception:
+            self._journal.back_to(mark)
+            raise
+        if any(write.sync for write in writes):
+            self._journal.forget()
+        if error is not None:
+            raise error
+        return answers
+
+    def _carry_out(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+        if owner.clean:
+            raise OwnerChanged("The workspace was closed: open it again before writing to it.")
+        if ticket == owner.ticket:
+            return owner.answers
+        if ticket < owner.ticket:
+            raise StorageUnknown("A later batch was written already; what became of this one is no longer known.")
+        newest = owner.newest
+        answers: list[Answer] = []
+        for write in writes:
+            mark = self._journal.mark()
+            answer = execute(write, self._tables[owner.id], newest)
+            if isinstance(answer, Refusal):
+                self._journal.back_to(mark)
+            else:
+                self._tables[owner.id].log.append(answer.entries, self._now_ms())
+                newest += len(answer.entries)
+            answers.append(answer)
+        done = tuple(answers)
+        self._owners.set(owner.id, msgspec.structs.replace(owner, newest=newest, ticket=ticket, answers=done))
+        if self._retention.is_due(owner.newest, newest):
+            self._prune(owner.id)
+        return done
+
+    def _snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
+        owner = self._owners.get(workspace)
+        if owner is None:
+            return Snapshot(0, 0, (), (), ())
+        tables = self._tables[workspace]
+        runs = tables.runs.every()
+        recent = {run.run_id for run in [run for run in runs if run.outcome is not None][-_ENDED_IN_SNAPSHOT:]}
+        return Snapshot(
+            cursor=owner.newest,
+            epoch=owner.epoch,
+            sessions=tuple(tables.sessions.every()),
+            messages=() if session is None else tuple(tables.messages.of_session(session)),
+            runs=tuple(run for run in runs if run.outcome is None or run.run_id in recent),
+        )
+
+    def _oldest(self, owner: _Owner) -> int:
+        return self._tables[owner.id].log.oldest() or owner.newest + 1
+
+    def _prune(self, workspace: WorkspaceId) -> None:
+        tables = self._tables[workspace]
+        unended = min((run.number for run in tables.runs.all_open()), default=None)
+        tables.log.prune(self._retention, self._now_ms(), unended)

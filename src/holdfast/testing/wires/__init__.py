@@ -1,1 +1,0 @@
-"""What providers say, in their own tongues, from one neutral script."""

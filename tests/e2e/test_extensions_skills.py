@@ -1,0 +1,169 @@
+"""Skills through the real server: found where people have them, told to models, read without asking, shown as what
+they are.
+"""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from e2e.home import Home, written
+from e2e.tool_client import tool_client
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import HelloEvent, SkillsEvent
+from holdfast.domain.extensions import SkillState
+from holdfast.domain.messages import text_of
+from server.helpers import Place, exchange, inside, place, prompt, read_until
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return Home(tmp_path / "home", monkeypatch)
+
+
+def skill(folder: Path, name: str, description: str, *more: str, body: str = "Do it well.") -> Path:
+    front = ("---", f"name: {name}", f"description: {description}", *more, "---")
+    return written(folder / name / "SKILL.md", *front, body)
+
+
+async def test_found_where_people_have_them(home: Home) -> None:
+    """The project's stands above the user's; what is invalid is told with its line; what is switched off is gone."""
+    home.settings("[options]", 'disabled_skills = ["off"]', 'skills_paths = ["~/mine"]')
+    skill(home.path / ".claude/skills", "pdf", "the user's")
+    skill(home.path / ".claude/skills", "off", "not wanted")
+    skill(home.path / "mine", "extra", "by a path")
+    async with place() as where:
+        project = Path(where.project())
+        skill(project / ".agents/skills", "pdf", "the project's")
+        skill(project / ".cursor/skills", "bad", "", body="x")
+        async with tool_client(where) as one:
+            listed = await one.client.list_skills(one.workspace)
+            told = {item.name: (item.source, item.description) for item in listed}
+            assert told.pop("holdfast-config")[0] == "system"
+            assert told == {"pdf": ("project", "the project's"), "extra": ("user", "by a path")}
+            assert {item.label for item in listed} >= {"project:pdf", "user:extra"}
+            body = await one.client.get_workspace(one.workspace)
+            (bad,) = [state for state in body.skills if state["state"]]
+            assert (bad["name"], bad["error"][:20]) == ("bad", "line 3: description:")
+            text = await one.client.read_skill(one.workspace, listed[0].id)
+            assert text.content.startswith(b"---\nname: ")
+            with pytest.raises(ServerProblem) as caught:
+                await one.client.read_skill(one.workspace, "/etc/passwd")
+            assert caught.value.status == 400
+
+
+async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
+    """Keys and their kinds, as they are on the wire."""
+    file = skill(home.path / ".claude/skills", "pdf", "Works with PDF.")
+    async with tool_client() as one:
+        path = f"/v1/workspaces/{one.workspace}/skills"
+        listed = (await exchange(one.server.address, inside(path, "GET"))).json
+        assert [item for item in listed if item["name"] == "pdf"] == [
+            {
+                "id": str(file),
+                "name": "pdf",
+                "description": "Works with PDF.",
+                "label": "user:pdf",
+                "source": "user",
+                "user_invocable": True,
+            }
+        ]
+        body = json.dumps({"skill_id": str(file)}).encode()
+        read = (await exchange(one.server.address, inside(f"{path}/read", "POST", body))).json
+        assert base64.b64decode(read["content"]) == file.read_bytes()
+        facts = {"name": "pdf", "description": "Works with PDF.", "source": "user", "builtin": False}
+        assert read["result"] == facts
+        workspace = (await exchange(one.server.address, inside(f"/v1/workspaces/{one.workspace}", "GET"))).json
+        assert workspace["skills"] == [{"name": "pdf", "path": str(file), "state": 0}]
+
+
+async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
+    """Outside of the workspace too, whole, and only what belongs to a skill."""
+    long = "\n".join(f"line {number}" for number in range(500))
+    file = skill(home.path / ".agents/skills", "pdf", "Works with PDF.", body=long)
+    beside = written(file.parent / "scripts/run.py", "print()")
+    hidden = skill(home.path / ".agents/skills", "hidden", "x", "disable-model-invocation: true")
+    async with tool_client(yolo=False) as one:
+        session = await one.session()
+        views = [("view", {"file_path": str(path)}) for path in (file, beside)]
+        first, second = sorted(await one.do(*views, session=session), key=lambda item: len(item.content), reverse=True)
+        assert "line 499" in first.content
+        shown = json.loads(first.metadata)
+        assert (shown["resource_type"], shown["resource_name"]) == ("skill", "pdf")
+        assert shown["resource_description"] == "Works with PDF."
+        assert "print()" in second.content
+        assert "resource_type" not in json.loads(second.metadata)
+        system = one.model.requests[0].system
+        assert f"<location>{file}</location>" in system
+        assert str(hidden) not in system
+        run = await one.ask(session, ("view", {"file_path": str(home.path / "other")}))
+        (ask,) = await one.permissions()
+        assert await one.grant(ask, "deny")
+        await one.end(run)
+
+
+async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> None:
+    async with tool_client() as one:
+        session = await one.session()
+        await one.end(await prompt(one.client, one.workspace, session, "one"))
+        cursor = (await one.client.snapshot(one.workspace)).cursor
+        async with one.client.events(one.workspace, since=cursor) as events:
+            await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+            file = skill(one.project / ".holdfast/skills", "fresh", "New.")
+            await one.end(await prompt(one.client, one.workspace, session, "two"))
+            seen = await read_until(events, lambda item: isinstance(item.event, SkillsEvent))
+            event = seen[-1].event
+            assert isinstance(event, SkillsEvent)
+            assert event.change.object.states == (SkillState("fresh", str(file), 0),)
+        assert "fresh" not in one.model.requests[0].system
+        assert "fresh" in one.model.requests[1].system
+        file.unlink()
+        assert "fresh" not in {item.name for item in await one.client.list_skills(one.workspace)}
+
+
+async def test_a_skill_is_a_command(home: Home) -> None:
+    skill(home.path / ".claude/skills", "pdf", "Works with PDF.", body="Use pdftk.")
+    skill(home.path / ".claude/skills", "quiet", "x", "user-invocable: false")
+    async with tool_client() as one:
+        listed = {note.name: note for note in await one.client.list_commands(one.workspace)}
+        assert (listed["pdf"].source, listed["pdf"].description) == ("skill", "Works with PDF.")
+        assert "quiet" not in listed
+        session = await one.session()
+        await one.end(await prompt(one.client, one.workspace, session, "/pdf merge a and b"))
+        read = text_of(one.model.requests[0].messages[-1])
+        assert "Use pdftk." in read
+        assert read.endswith("merge a and b")
+        messages = await one.client.list_messages(one.workspace, session)
+        assert text_of(messages[0]) == "/pdf merge a and b"
+
+
+async def test_what_is_wrong_is_in_the_doctors_list(home: Home) -> None:
+    """Skills, hooks, commands, agents: each with file, line and reason."""
+    written(home.path / ".claude/settings.json", "{", '"hooks": {"Nope": []}', "}")
+    home.hooks("PreToolUse", "x", matcher="(")
+    async with place() as where:
+        project = Path(where.project())
+        written(project / ".claude/skills/x/SKILL.md", "---", "name: y", "description: z", "---")
+        written(project / ".claude/commands/c.md", "---", "model: a", "model: b", "---", "x")
+        written(project / ".claude/commands/d.md", "---", "model: a", "---", "x")
+        written(project / ".claude/agents/a.md", "---", "name: a", "---", "x")
+        written(project / "holdfast.toml", "[[hooks.PreToolUse]]", 'command = "x"', 'matcher = "["')
+        await _doctor(where, project)
+
+
+async def _doctor(where: Place, project: Path) -> None:
+    async with tool_client(where) as one:
+        health = await one.client.doctor(one.workspace, "skills,hooks,commands,agents")
+        found = {(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in health.findings}
+        assert found == {
+            ("skills", "error", "SKILL.md", 2),
+            ("skills", "warning", "SKILL.md", 5),
+            ("hooks", "error", "settings.json", 2),
+            ("hooks", "error", "config.toml", 3),
+            ("hooks", "error", "holdfast.toml", 3),
+            ("commands", "error", "c.md", 3),
+            ("commands", "warning", "d.md", 2),
+            ("agents", "error", "a.md", 1),
+        }
+        assert all(item.what.endswith(".") for item in health.findings)

@@ -1,0 +1,191 @@
+"""From a settings file to an answer, through the real server and the real commands."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from e2e.cli_environment import CliEnvironment, asks, cli_environment, text
+from holdfast.client.events import StreamEvent
+from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
+from holdfast.domain.runs import Attachment
+from holdfast.domain.usage import Usage
+from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
+from server.helpers import read_until
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def is_change(item: StreamEvent) -> bool:
+    return isinstance(item.event, ConfigChangedEvent)
+
+
+def answer(asked: Asked) -> Reply:
+    """Says which model it is, and what was asked last."""
+    last: Any = asked.json["messages"]
+    return Reply((Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000))
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[CliEnvironment]:
+    async with cli_environment(answer) as stage:
+        yield stage
+
+
+async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
+    """One file, one command: the answer comes from that server, which was told everything it needs."""
+    (stage.project / "AGENTS.md").write_text("Always be brief.\n")
+    assert await stage.say("run", "good morning") == "big: good morning"
+    assert await stage.say("run", "--continue", "and again") == "big: and again"
+    first, second = asks(stage.provider, "big")
+    assert first.headers["authorization"] == "Bearer a-walking-key"
+    messages: Any = first.json["messages"]
+    assert messages[0]["role"] == "system"
+    assert "Always be brief." in messages[0]["content"]
+    assert str(stage.project) in messages[0]["content"]
+    tools: Any = first.json["tools"]
+    assert {"bash", "edit", "view", "write"} <= {tool["function"]["name"] for tool in tools}
+    history: Any = second.json["messages"]
+    assert [text(item) for item in history if item["role"] != "system"][-3:] == [
+        "good morning", "big: good morning", "and again",
+    ]  # fmt: skip
+    assert history[0] == messages[0], "what is told first stays the same: providers keep it"
+
+
+async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> None:
+    """What the provider counts is told, and costs what the settings say."""
+    place = await stage.opened()
+    ended: list[bool] = []
+    titled: list[bool] = []
+
+    def is_counted(item: StreamEvent) -> bool:
+        """The title is made beside the turn: its cost is stored before or after the end of the run."""
+        ended.extend([True] * isinstance(item.event, RunCompleteEvent))
+        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.change.object.title))
+        return bool(ended and titled)
+
+    async with place.watching() as events:
+        await place.send("what does it cost?")
+        await read_until(events, is_counted)
+    session = await place.client.get_session(place.id, place.session)
+    assert (session.prompt_tokens, session.completion_tokens) == (10_000, 1_000)
+    # The title costs as much here: the small model is the same.
+    assert session.cost == pytest.approx(2 * (0.02 + 0.01))
+
+
+async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvironment) -> None:
+    """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
+    place = await stage.opened()
+    assert (await place.asked("one"))[0].text == "big: one"
+    choice = ConfigModel("large", ModelChoice("other", "local", temperature=0.5), scope=1)
+    async with place.watching() as events:
+        await place.client.config_model(place.id, choice)
+        await read_until(events, is_change)
+    end, _ = await place.asked("two")
+    assert end.text == "other: two"
+    assert (await place.client.agent_info(place.id)).model.id == "other"
+    config = await place.client.get_config(place.id)
+    assert config["recent_models"]["large"] == [{"model": "other", "provider": "local", "temperature": 0.5}]
+    assert asks(stage.provider)[-1].json["temperature"] == 0.5
+    await place.client.config_remove(place.id, "models.large", scope=1)
+
+    async with place.watching() as events:
+        await stage.say("config", "set", "models.large.model", "other")
+        assert (await place.client.agent_info(place.id)).model.id == "other"
+        await read_until(events, is_change)
+    assert (await place.asked("three"))[0].text == "other: three"
+    history: Any = asks(stage.provider)[-1].json["messages"]
+    assert "big: one" in [text(item) for item in history]
+
+
+async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
+    assert await stage.say("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
+    config = json.loads(await stage.say("models", "--json"))
+    assert (config["large"]["model"], config["small"]["model"]) == ("other", "big")
+    assert await stage.say("run", "-m", "big", "hi") == "big: hi"
+    done = await stage.call("run", "-m", "local/bgi", "hi")
+    assert done.code == 4
+    assert "There is no model bgi" in done.err
+    assert "big" in done.err
+    done = await stage.call("run", "-m", "othr", "hi")
+    assert done.code == 4
+    assert "local/other" in done.err
+    assert await stage.say("run", "hi") == "big: hi", "what cannot be used is not kept"
+
+
+async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
+    """Everything that can be set about a request is in the request."""
+    stage.write(
+        provider='system_prompt_prefix = "You are a guest."\n'
+        'extra_headers = { X-Team = "blue", X-None = "${NOBODY:-}" }\nextra_body = { user = "${WHO}" }',
+        model='can_reason = true\nreasoning_levels = ["low", "high"]',
+        selection='reasoning_effort = "high"\ntemperature = 0.25\ntop_p = 0.5\nmax_tokens = 321\n'
+        "frequency_penalty = 0.1\npresence_penalty = 0.2\nprovider_options = { seed = 7 }",
+    )
+    stage.environment["WHO"] = "me"
+    assert await stage.say("run", "hi") == "big: hi"
+    (asked,) = asks(stage.provider, "big")
+    body = asked.json
+    assert body["reasoning_effort"] == "high"
+    assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
+    assert (body["frequency_penalty"], body["presence_penalty"]) == (0.1, 0.2)
+    assert 321 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    assert body["seed"] == 7
+    assert body["user"] == "me"
+    assert asked.headers["x-team"] == "blue"
+    assert "x-none" not in asked.headers
+    messages: Any = body["messages"]
+    assert messages[0]["role"] == "system"
+    assert str(messages[0]["content"]).startswith("You are a guest.")
+
+
+@pytest.mark.parametrize("sees", [True, False])
+async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
+    """A model that sees gets the image; one that does not is told its name."""
+    stage.write(model=f"supports_attachments = {str(sees).lower()}")
+    place = await stage.opened()
+    end, _ = await place.asked("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
+    assert not end.error
+    messages: Any = asks(stage.provider, "big")[0].json["messages"]
+    content = messages[-1]["content"]
+    if sees:
+        (image,) = (item for item in content if item["type"] == "image_url")
+        assert image["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PIXEL).decode()
+    else:
+        assert "image_url" not in json.dumps(messages)
+        assert "dot.png" in json.dumps(messages[-1])
+
+
+async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironment) -> None:
+    (stage.project / "a.txt").write_text("forty-two\n")
+
+    def script(asked: Asked) -> Reply:
+        messages: Any = asked.json["messages"]
+        if messages[-1]["role"] == "tool":
+            return Reply((Say(("It says ", text(messages[-1])[-20:])),))
+        return Reply((Ask("c1", "view", ('{"file_path"', ':"a.txt"}')),))
+
+    async with cli_environment(script) as other:
+        (other.project / "a.txt").write_text("forty-two\n")
+        said = await other.say("run", "what is in a.txt?")
+    assert said.startswith("It says")
+    assert "forty-two" in said
+
+
+async def test_8_the_crush_file_is_a_source_too(stage: CliEnvironment) -> None:
+    stage.settings.unlink()
+    place = stage.root / "c/crush/crush.json"
+    place.parent.mkdir()
+    provider = {"type": "openai-compat", "base_url": stage.provider.base_url(), "api_key": "k", "models": [{"id": "x"}]}
+    place.write_text(
+        json.dumps({"models": {"large": {"provider": "mine", "model": "x"}}, "providers": {"mine": provider}})
+    )
+    assert await stage.say("run", "hi") == "x: hi"
+    shown = await stage.say("config", "show", "--origin")
+    assert "crush.json" in shown

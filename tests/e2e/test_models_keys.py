@@ -1,0 +1,289 @@
+"""Keys: where they are stored, how they are renewed, and that nobody ever sees one."""
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, text
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import ToolOutputEvent
+from holdfast.protocol.routes import PREFIX, ROUTES
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
+from server.helpers import RawStream, end_of, exchange, inside, read_until
+
+CANARY = "canary-7f3a9c51d0"
+OK = Reply((Say(("All is well.",)),))
+
+COMMANDS = (
+    ("config", "show"), ("config", "show", "--json", "--origin", "--all"), ("config", "check"),
+    ("config", "get", "providers"), ("models", "--json", "--all"), ("login", "--list"), ("prompt", "--json"),
+    ("sessions", "list", "--json"), ("runs", "list", "--json"),
+    ("trust", "--show"), ("run", "refuse"), ("run", "-m", "sdk/n", "refuse"),
+    ("run", "--timeout", "1", "-m", "named/n", "refuse"),
+)  # fmt: skip
+
+
+def used(stage: CliEnvironment) -> list[str]:
+    return [asked.headers["authorization"].removeprefix("Bearer ") for asked in asks(stage.provider)]
+
+
+async def test_1_a_key_is_stored_and_forgotten() -> None:
+    """`login` reads it from a pipe, keeps it for its owner alone, and the running server uses it at once."""
+    async with cli_environment([OK]) as stage:
+        stage.settings.write_text(
+            stage.settings.read_text().replace('api_key = "a-walking-key"', 'api_key = "$NOT_SET"')
+        )
+        place = await stage.opened()
+        with pytest.raises(ServerProblem, match="NOT_SET"):
+            await place.send("hi")
+        done = await stage.call("login", "local", stdin=f"{CANARY}\n")
+        assert done.code == 0
+        assert CANARY not in done.out + done.err
+        file = stage.root / "c/holdfast/credentials.toml"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert (await place.asked("hi"))[0].text == "All is well."
+        assert used(stage) == [CANARY]
+        listed = await stage.say("login", "--list")
+        assert "local" in listed
+        assert CANARY not in listed
+        await stage.say("logout", "local")
+        with pytest.raises(ServerProblem, match="holdfast login local"):
+            await place.send("hi")
+
+
+async def test_2_a_screen_may_set_a_key() -> None:
+    """It is stored for its owner alone, used with the next prompt, and never given out."""
+    async with cli_environment([OK]) as stage:
+        place = await stage.opened()
+        body = {"scope": 0, "provider_id": "local", "kind": "string", "api_key": CANARY}
+        await place.client.config_provider_key(place.id, body)
+        await place.asked("hi")
+        assert used(stage) == [CANARY]
+        assert (stage.data / "config.json").stat().st_mode & 0o777 == 0o600
+        assert CANARY not in json.dumps(await place.client.get_config(place.id))
+        with pytest.raises(ServerProblem) as caught:
+            await place.client.config_provider_key(place.id, {"scope": 0, "provider_id": "local", "api_key": 5})
+        assert caught.value.status == 400
+
+
+async def test_7_a_variable_that_is_set_later_counts() -> None:
+    """The workspace is open, without the key or with an old one; the next command brings the right one."""
+    async with cli_environment([OK]) as stage:
+        stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", "$LATE_KEY"))
+        place = await stage.opened()
+        with pytest.raises(ServerProblem, match="LATE_KEY"):
+            await place.send("hi")
+        stage.environment["LATE_KEY"] = "late-key-1"
+        assert await stage.say("run", "hi") == "All is well."
+        stage.environment["LATE_KEY"] = "late-key-2"
+        assert await stage.say("run", "hi") == "All is well."
+        assert used(stage) == ["late-key-1", "late-key-2"]
+
+
+def token_script(asked: Asked) -> Reply:
+    return OK if asked.headers["authorization"] == "Bearer fresh-token" else Reply(status=401, body=b"{}")
+
+
+def sign_in(stage: CliEnvironment, refresh: str = "refresh-me") -> None:
+    stage.settings.write_text(stage.settings.read_text().replace('api_key = "a-walking-key"', ""))
+    file = stage.root / "c/holdfast/credentials.toml"
+    file.write_text(
+        f'[tokens.local]\naccess_token = "stale-token"\nrefresh_token = "{refresh}"\n'
+        f'token_url = "{stage.provider.root}/token"\nclient_id = "holdfast"\n'
+    )
+    file.chmod(0o600)
+
+
+async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
+    """Once, in the middle of the run; what came is stored, and used by the next run."""
+    async with cli_environment(token_script) as stage:
+        sign_in(stage)
+        stage.provider.pages["/token"] = {"access_token": "fresh-token", "expires_in": 3600}
+        place = await stage.opened()
+        end, _ = await place.asked("hi")
+        assert (end.text, end.error) == ("All is well.", "")
+        (form,) = (asked for asked in stage.provider.asked if asked.path == "/token")
+        assert b"grant_type=refresh_token" in form.body
+        assert b"refresh_token=refresh-me" in form.body
+        await place.asked("again")
+        assert used(stage) == ["stale-token", "fresh-token", "fresh-token"]
+        assert "fresh-token" in (stage.root / "c/holdfast/credentials.toml").read_text()
+
+
+async def test_4_a_sign_in_that_is_over_is_told() -> None:
+    async with cli_environment(token_script) as stage:
+        sign_in(stage)
+        stage.provider.pages["/token"] = {"error": "invalid_grant"}
+        place = await stage.opened()
+        end, seen = await place.asked("hi")
+        assert "holdfast login local" in end.error
+        assert any(b"re_authenticate" in msgspec.json.encode(item.event) for item in seen)
+
+
+async def test_5_a_screen_may_refresh_a_token() -> None:
+    async with cli_environment(token_script) as stage:
+        place = await stage.opened()
+        with pytest.raises(ServerProblem) as caught:
+            await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
+        assert caught.value.status == 400
+        sign_in(stage)
+        stage.provider.pages["/token"] = {"access_token": "fresh-token"}
+        await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
+        await place.asked("hi")
+        assert used(stage) == ["fresh-token"]
+        stage.provider.pages["/token"] = {"error": "invalid_grant"}
+        with pytest.raises(ServerProblem, match="no longer valid") as caught:
+            await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
+        assert caught.value.status == 400
+
+
+async def test_5_screens_are_told_where_a_key_comes_from() -> None:
+    """As its template, or that there is one; an address without who logs in there."""
+    async with cli_environment() as stage:
+        with stage.settings.open("a") as file:
+            file.write('[providers.named]\nbase_url = "http://me:secret@127.0.0.1:9/v1"\napi_key = "${MY_KEY:-x}"\n')
+            file.write('extra_headers = { X-Key = "secret" }\n[[providers.named.models]]\nid = "n"\n')
+        place = await stage.opened()
+        for config in (await place.client.get_config(place.id), (await place.client.get_workspace(place.id)).config):
+            assert config is not None
+            local, named = config["providers"]["local"], config["providers"]["named"]
+            assert (local["api_key"], local["base_url"]) == ("set", stage.provider.base_url())
+            assert (named["api_key"], named["base_url"]) == ("${MY_KEY:-set}", "http://set@127.0.0.1:9/v1")
+            assert named["extra_headers"] == {"X-Key": "set"}
+            assert named["models"][0]["supports_attachments"] is False, "described whole"
+
+
+def leaky(asked: Asked) -> Reply:
+    """A provider that repeats the key, a model that looks for it."""
+    messages: Any = asked.json["messages"]
+    prompt = text(next(item for item in reversed(messages) if item["role"] == "user"))
+    if prompt.endswith("refuse"):
+        body = {"error": {"message": f"Your key {CANARY}-1 is not known", "headers": asked.headers}}
+        return Reply(status=403, body=msgspec.json.encode(body))
+    if prompt.endswith("env") and messages[-1]["role"] == "user" and "tools" in asked.json:
+        return Reply((Ask("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
+    return OK
+
+
+async def test_6_canary() -> None:
+    """Keys from files, the environment, a login, a screen: in no answer, event, log, error or process list."""
+    async with cli_environment(leaky) as stage:
+        stage.environment |= {"GROQ_API_KEY": f"{CANARY}-2", "MY_KEY": f"{CANARY}-3"}
+        stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", f"{CANARY}-1"))
+        with stage.settings.open("a") as file:
+            file.write(
+                f'[providers.named]\nbase_url = "http://user:{CANARY}-4@127.0.0.1:9/v1"\napi_key = "$MY_KEY"\n'
+                f'extra_headers = {{ X-Key = "{CANARY}-5" }}\ndiscover_models = false\n'
+                f'[[providers.named.models]]\nid = "n"\n[mcp.m]\ncommand = "x"\nargs = ["--token", "{CANARY}-6"]\n'
+                f'[providers.sdk]\ntype = "openai-chat"\nbase_url = "{stage.provider.base_url()}?key={CANARY}-10"\n'
+                f'api_key = "{CANARY}-11"\n[[providers.sdk.models]]\nid = "n"\n'
+                f'[env]\nA_TOKEN = "{CANARY}-7"\n'
+            )
+        said = [await stage.call("login", "stored", stdin=f"{CANARY}-8\n")]
+        server = await stage.serve_again("--verbose")
+        place = await stage.opened({})
+        whole = await place.whole_stream()
+        key = {"scope": 0, "provider_id": "other", "kind": "string", "api_key": f"{CANARY}-9"}
+        await place.client.config_provider_key(place.id, key)
+        await place.client.set_skip(place.id, skip=True)
+        for prompt in ("hello", "refuse"):
+            end, seen = await place.asked(prompt)
+            assert CANARY not in repr(seen) + repr(end)
+            assert not end.error or prompt == "refuse"
+        assert CANARY not in await while_a_command_runs(stage, place, server)
+        said += [await stage.call(*command) for command in COMMANDS]
+        said += [await stage.call("sessions", "show", place.session)]
+        assert CANARY not in "".join(done.out + done.err for done in said)
+        for path in every_path(place.id, place.session):
+            answer = await exchange(place.client.address, inside(path))
+            assert CANARY.encode() not in remove_env(answer.body), path
+        assert whole_is_clean(whole)
+        whole.close()
+        await stage.stop(signal.SIGKILL)
+        await stage.serve()
+        assert CANARY not in stage.log
+        assert CANARY not in stage.stored()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        f'[providers.local]\napi_key = "{CANARY}\n',
+        f'[providers.local]\napi_key = ["{CANARY}"]\n',
+        f'[providers.local]\nextra_headers = "{CANARY}"\n',
+        f"[providers.local]\napi_key = {CANARY}\n",
+        '[providers.local]\napi_key = "$(cat ~/key; cat ~/key >&2; exit 3)"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[models.large]\nprovider = "local"\nmodel = "big"\n',
+    ],
+)
+async def test_8_a_broken_file_keeps_its_secrets(broken: str) -> None:
+    """What is wrong with it is told without repeating what it says."""
+    async with cli_environment() as stage:
+        stage.settings.write_text(broken)
+        (stage.root / "key").write_text(CANARY)
+        place = await stage.opened()
+        told = repr(await place.client.config_problems(place.id))
+        for command in (("config", "check"), ("config", "show"), ("run", "--timeout", "5", "hi")):
+            done = await stage.call(*command)
+            told += done.out + done.err
+        assert str(stage.settings) in told or "local" in told
+        assert CANARY not in told + stage.log
+
+
+def every_path(workspace: str, session: str) -> list[str]:
+    paths = [route.path for route in ROUTES if route.method == "GET" and not route.streams]
+    filled = [path.replace("{id}", workspace).replace("{sid}", session) for path in paths]
+    return [PREFIX + path for path in filled if "{" not in path]
+
+
+def remove_env(body: bytes) -> bytes:
+    """A client's own variables go back to it over its socket, as it sent them."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return body
+    for item in told if isinstance(told, list) else [told]:
+        for thing in (item, item.get("workspace")) if isinstance(item, dict) else ():
+            if isinstance(thing, dict):
+                thing.pop("env", None)
+    return json.dumps(told).encode()
+
+
+def whole_is_clean(stream: RawStream) -> bool:
+    return CANARY.encode() not in stream.raw
+
+
+async def while_a_command_runs(stage: CliEnvironment, place: Watched, server: int) -> str:
+    """What the command of a model sees in its environment, is told about it, and what `ps` shows to everybody."""
+    gate = stage.project / "gate"
+    os.mkfifo(gate)
+    async with place.watching() as events:
+        run = await place.send("print env")
+        seen = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
+        # Returns when the command has opened the other end: closed earlier, it would wait for a writer for ever.
+        held = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
+        lists = process_lists()
+        os.close(held)
+        seen += await read_until(events, end_of(run))
+    assert "PATH=" in repr(seen)
+    assert "serve" in lists[server]
+    assert any("cat gate" in line for line in lists.values())
+    return repr(seen) + repr(lists)
+
+
+def process_lists() -> dict[int, str]:
+    """The command lines of all processes but this one."""
+    found: dict[int, str] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and place.name != str(os.getpid()):
+            with suppress(OSError):
+                found[int(place.name)] = (place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    return found

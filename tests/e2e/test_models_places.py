@@ -1,0 +1,143 @@
+"""Who answers when nothing is set up, and the other wires, through the real server."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+from e2e.cli_environment import CliEnvironment, asks, cli_environment
+from holdfast.testing.gates import Gate
+from model_server.script import Reply, Say, Think
+from model_server.server import Asked, ModelServer, Wire
+
+ALONE = "[providers.lmstudio]\ndisable = true\n"
+"""Whoever runs these tests may have one."""
+
+
+async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
+    """Every feature can be tried; nobody can take it for a model."""
+    async with cli_environment() as stage:
+        stage.settings.write_text(ALONE)
+        refused = await stage.call("run", "hello")
+        assert (refused.code, refused.out) == (4, "")
+        assert refused.err.startswith("holdfast: No usable model. ")
+        listed = await stage.call("models")
+        assert "no model" in listed.out + listed.err
+        assert "holdfast login" in listed.err
+        place = await stage.opened()
+        said = (await place.asked("hello"))[0].text
+        assert "scripted model" in said
+        assert "holdfast login" in said
+        info = await place.client.agent_info(place.id)
+        assert (info.model_cfg.provider, info.model_cfg.model, info.is_ready) == ("demo", "tour", True)
+        assert "no model" in info.model.name
+        config = await place.client.get_config(place.id)
+        assert config["models"]["large"]["provider"] == "demo"
+        assert config["providers"]["demo"]["type"] == "scripted"
+        assert stage.provider.asked == []
+
+
+async def test_2_a_local_server_is_found_by_itself() -> None:
+    """At the place that OLLAMA_HOST names, with the size of its context; one that is configured comes before it."""
+    async with cli_environment(models={"qwen3:8b": 40_960}) as stage:
+        stage.settings.write_text(ALONE)
+        stage.environment["OLLAMA_HOST"] = stage.provider.root.removeprefix("http://")
+        place = await stage.opened()
+        assert (await place.asked("hi"))[0].text == "Hello."
+        info = await place.client.agent_info(place.id)
+        assert (info.model_cfg.provider, info.model.id, info.model.context_window) == ("ollama", "qwen3:8b", 40_960)
+        told = json.loads(await stage.say("models", "--json"))
+        assert told["large"] == {"provider": "ollama", "model": "qwen3:8b"}
+        stage.write()
+        await place.asked("hi")
+        assert asks(stage.provider)[-1].json["model"] == "big"
+
+
+async def test_3_a_server_of_ones_own_is_asked_what_it_has() -> None:
+    async with cli_environment(models={"found": 8_192}) as stage:
+        stage.settings.write_text(
+            f'{ALONE}[providers.box]\nbase_url = "{stage.provider.base_url()}"\n[models.large]\nprovider = "box"\n'
+        )
+        assert await stage.say("run", "hi") == "Hello."
+        assert asks(stage.provider)[-1].json["model"] == "found"
+
+
+WIRES: list[tuple[Wire, str]] = [
+    ("anthropic", "anthropic"),
+    ("gemini", "gemini"),
+    ("responses", "openai-responses"),
+    ("chat", "openai-chat"),
+]
+
+
+def other_wire(stage: CliEnvironment, wire: Wire, kind: str) -> None:
+    written = stage.settings.read_text().replace('"openai-compat"', f'"{kind}"')
+    written = written.replace(stage.provider.base_url(), stage.provider.base_url(wire))
+    stage.settings.write_text(written)
+
+
+@pytest.mark.parametrize(("wire", "kind"), WIRES)
+async def test_4_other_wires(wire: Wire, kind: str) -> None:
+    """The same settings with another type: the answer, its reasoning, and a cancel that the provider sees."""
+    gate = Gate()
+
+    def script(asked: Asked) -> Reply:
+        if b"tools" not in asked.body:
+            return Reply((Say(("A title",)),))
+        if b"stand still" in asked.body:
+            return Reply((Say(("One ",)), gate, Say(("two",))))
+        return Reply((Think(("Hm.",), "c2lnbmVk"), Say(("Hel", "lo."))))
+
+    async with cli_environment(script) as stage:
+        other_wire(stage, wire, kind)
+        place = await stage.opened()
+        end, _ = await place.asked("hi")
+        assert (end.text, end.error) == ("Hello.", "")
+        (first,) = (asked for asked in stage.provider.asked if asked.wire == wire and b"tools" in asked.body)
+        key = first.headers.get("authorization", "") + first.headers.get("x-api-key", "")
+        assert "a-walking-key" in key + first.headers.get("x-goog-api-key", "")
+        assert str(stage.project) in first.body.decode(), "the system prompt is there"
+        if wire == "anthropic":
+            assert len(re.findall(rb'"cache_control"', first.body)) >= 2
+        run = await place.send("stand still")
+        async with asyncio.timeout(20):
+            number = 0
+            while (
+                b"stand still" not in (asked := await stage.provider.request(number)).body or b"tools" not in asked.body
+            ):
+                number += 1
+            await place.client.cancel_run(place.id, run)
+            await asked.hung_up.wait()
+
+
+async def test_5_the_prompt_can_be_seen() -> None:
+    """`holdfast prompt` shows what the model is told, word for word."""
+    async with cli_environment() as stage:
+        (stage.project / "AGENTS.md").write_text("Measure twice.\n")
+        shown = await stage.say("prompt")
+        assert "Measure twice." in shown
+        await stage.say("run", "hi")
+        messages: Any = asks(stage.provider)[0].json["messages"]
+        assert messages[0]["content"].strip() == shown.strip()
+
+
+async def test_6_workspaces_have_models_of_their_own() -> None:
+    """What is chosen for one workspace leaves the other alone."""
+    async with cli_environment() as stage:
+        other = stage.root / "w2"
+        other.mkdir()
+        assert await stage.say("run", "-m", "local/other", "hi") == "Hello."
+        assert await stage.say("run", "--cwd", str(other), "hi") == "Hello."
+        assert [asked.json["model"] for asked in asks(stage.provider)] == ["other", "big"]
+
+
+async def test_7_nobody_is_asked_before_a_prompt() -> None:
+    """Opening a workspace whose provider is set up and described asks nobody."""
+    async with cli_environment() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
+        stage.environment["GROQ_API_KEY"] = "k"
+        place = await stage.opened()
+        await place.client.get_config(place.id)
+        assert [asked for asked in stage.provider.asked if asked.wire is not None] == []
+        assert other.asked == []

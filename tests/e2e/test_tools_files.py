@@ -1,0 +1,184 @@
+"""Files through the real server: read before written, versions kept and told, taken back."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.house import House, house
+from e2e.tool_client import ToolClient, tool_client
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import FileEvent
+from holdfast.domain.files import UndoAsk
+from server.helpers import place
+
+
+def view(path: str) -> tuple[str, dict[str, object]]:
+    return ("view", {"file_path": path})
+
+
+def write(path: str, content: str) -> tuple[str, dict[str, object]]:
+    return ("write", {"file_path": path, "content": content})
+
+
+def edit(path: str, old: str, new: str) -> tuple[str, dict[str, object]]:
+    return ("edit", {"file_path": path, "old_string": old, "new_string": new})
+
+
+async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
+    async with place() as where:
+        async with tool_client(where) as one:
+            file = one.project / "a.txt"
+            file.write_text("one\n")
+            session = await one.session()
+            (unread,) = await one.do(edit("a.txt", "one", "two"), session=session)
+            assert unread.is_error
+            await one.do(view("a.txt"), session=session)
+        was = file.stat()
+        async with tool_client(where) as again:
+            file.write_text("eno\n")
+            os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+            (changed,) = await again.do(write("a.txt", "two\n"), session=session)
+            assert changed.is_error
+            file.write_text("one\n")
+            (same,) = await again.do(edit("a.txt", "one", "two"), session=session)
+            assert not same.is_error
+            assert file.read_text() == "two\n"
+            (other,) = await again.do(edit("a.txt", "two", "three"))
+            assert other.is_error
+
+
+async def test_line_ends_mode_and_diff() -> None:
+    async with tool_client() as one:
+        file = one.project / "a.sh"
+        file.write_bytes(b"one\r\ntwo\r\n")
+        file.chmod(0o750)
+        _, result = await one.do(view("a.sh"), edit("a.sh", "one\ntwo", "one\nzwei"))
+        assert file.read_bytes() == b"one\r\nzwei\r\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o750
+        metadata = json.loads(result.metadata)
+        assert (metadata["additions"], metadata["removals"]) == (1, 1)
+        assert {"old_content", "new_content"} <= metadata.keys()
+        (new,) = await one.do(write("deep/er/new.txt", "x\n"))
+        assert json.loads(new.metadata).keys() >= {"diff", "additions", "removals"}
+
+
+@pytest.mark.parametrize("how", ["absolute", "dots", "link", "link of a directory"])
+async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
+    """Where a link leads is what is asked about, and what is shown."""
+    async with tool_client(yolo=False) as one:
+        await one.client.config_set(one.workspace, "permissions.allow", ["write(**)", "view(**)"], scope=1)
+        outside = one.server.place.root / "outside"
+        outside.mkdir()
+        (outside / "a.txt").write_text("secret\n")
+        (one.project / "link.txt").symlink_to(outside / "a.txt")
+        (one.project / "place").symlink_to(outside)
+        path = {
+            "absolute": str(outside / "a.txt"),
+            "dots": "../outside/a.txt",
+            "link": "link.txt",
+            "link of a directory": "place/a.txt",
+        }[how]
+        session = await one.session()
+        run = await one.ask(session, view(path))
+        (ask,) = await one.permissions()
+        assert str(outside / "a.txt") in (ask.path, ask.params["file_path"], ask.description)
+        assert await one.grant(ask, "deny")
+        await one.end(run)
+        assert "secret" not in str(await one.results(session))
+
+
+async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
+    async with tool_client() as one:
+        (one.project / "a.txt").write_text("one\n")
+        session = await one.session()
+        calls = (view("a.txt"), edit("a.txt", "one", "two"), edit("a.txt", "two", "three"), write("b.txt", "b"))
+        run = await one.ask(session, *calls)
+        items = await one.items(run)
+        told = [item.event.change.object for item in items if isinstance(item.event, FileEvent)]
+        listed = await one.client.list_history(one.workspace, session)
+        a = [(version.version, version.content) for version in listed if version.path.endswith("a.txt")]
+        assert a == [(0, "one\n"), (1, "two\n"), (2, "three\n")]
+        b = [(version.version, version.content) for version in listed if version.path.endswith("b.txt")]
+        assert b == [(0, ""), (1, "b")]
+        assert {version.id for version in told} == {version.id for version in listed}
+        assert all(Path(version.path).is_absolute() for version in listed)
+        assert await one.client.list_read_files(one.workspace, session)
+
+
+async def _changed(one: ToolClient) -> tuple[str, str]:
+    """Two runs: the second changes a file and makes one."""
+    session = await one.session()
+    (one.project / "a.txt").write_text("one\n")
+    await one.end(await one.ask(session, view("a.txt"), edit("a.txt", "one", "two")))
+    second = await one.ask(session, edit("a.txt", "two", "three"), write("new.txt", "new\n"))
+    await one.end(second)
+    return session, second.run_id
+
+
+async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
+    async with tool_client() as one:
+        _, run = await _changed(one)
+        file, new = one.project / "a.txt", one.project / "new.txt"
+        plan = await one.client.undo_changes(one.workspace, UndoAsk(dry_run=True))
+        assert not plan.is_done
+        assert {Path(item.path).name: item.outcome for item in plan.files} == {
+            "a.txt": "restored",
+            "new.txt": "removed",
+        }
+        assert (file.read_text(), new.exists()) == ("three\n", True)
+
+        file.write_text("by hand\n")
+        refused = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        assert not refused.is_done
+        assert (file.read_text(), new.exists()) == ("by hand\n", True)
+
+        file.write_text("three\n")
+        done = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        assert done.is_done
+        assert (file.read_text(), new.exists()) == ("two\n", False)
+        assert (await one.client.undo_changes(one.workspace, UndoAsk(path="a.txt"))).is_done
+        assert file.read_text() == "one\n"
+        with pytest.raises(ServerProblem) as caught:
+            await one.client.undo_changes(one.workspace, UndoAsk(path="never.txt"))
+        assert caught.value.status == 400
+
+
+@pytest.fixture
+def home() -> Iterator[House]:
+    with house() as made:
+        yield made
+
+
+def test_the_undo_command(home: House) -> None:
+    """`holdfast undo` takes back a file or a run, says what it would do, and refuses with a sentence."""
+    file = home.work / "a.txt"
+    home.say("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
+    home.say("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')
+    plan = home.say("undo", "--dry-run", "a.txt")
+    assert file.read_text() == "two\n"
+    assert "-two" in plan
+    home.say("undo", "a.txt")
+    assert file.read_text() == "one\n"
+    home.say(
+        "run",
+        "--yolo",
+        "--continue",
+        "--run-id",
+        "r3",
+        'tool=view {"file_path": "a.txt"} tool=write {"file_path": "a.txt", "content": "x"}',
+    )
+    assert file.read_text() == "x"
+    file.write_text("by hand\n")
+    refused = home.call("undo", "--run", "r3")
+    assert refused.returncode == 1
+    assert file.read_text() == "by hand\n"
+    assert "a.txt" in refused.stdout + refused.stderr
+    home.say("undo", "--run", "r3", "--force")
+    assert file.read_text() == "one\n"
+    unknown = home.call("undo", "never.txt")
+    assert unknown.returncode != 0
+    assert "Traceback" not in unknown.stderr

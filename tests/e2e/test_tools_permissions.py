@@ -1,0 +1,166 @@
+"""Rules through the real server and the real commands: what they allow, ask and deny, kept over a restart, and seen."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.house import House, house
+from e2e.tool_client import bash, tool_client
+from holdfast.client.client import new_client_id
+from holdfast.client.errors import ServerProblem
+from holdfast.client.sync_client import SyncClient
+from holdfast.protocol.bodies import AgentMessage
+from server.helpers import place
+
+
+def tool(name: str, **arguments: object) -> str:
+    return f"tool={name} {json.dumps(arguments)}"
+
+
+async def test_rules_allow_ask_and_deny() -> None:
+    """The strictest wins, and every part of a line counts."""
+    async with tool_client(yolo=False) as one:
+        rules = {
+            "allow": ["bash(touch *)", "write(src/**)"],
+            "ask": ["bash(touch asked)"],
+            "deny": ["bash(touch denied)"],
+        }
+        for name, lines in rules.items():
+            await one.client.config_set(one.workspace, f"permissions.{name}", lines, scope=1)
+        (allowed,) = await one.do(bash("touch allowed"))
+        assert not allowed.is_error
+        (denied,) = await one.do(bash("touch allowed2 && touch denied"))
+        assert denied.is_error
+        assert "Not allowed" in denied.content
+        inside = ("write", {"file_path": "src/a.txt", "content": "x"})
+        (written,) = await one.do(inside)
+        assert not written.is_error
+        session = await one.session()
+        run = await one.ask(session, bash("touch allowed; touch asked"))
+        (ask,) = await one.permissions()
+        assert ask.params["command"] == "touch allowed; touch asked"
+        assert await one.grant(ask, "deny", "not now")
+        await one.end(run)
+        assert sorted(item.name for item in one.project.iterdir()) == ["allowed", "src"]
+
+
+async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a_file() -> None:
+    async with tool_client(yolo=True) as one:
+        with pytest.raises(ServerProblem, match="has no effect as it is written"):
+            await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
+        (one.project / "holdfast.toml").write_text("permissions.deny = ['bash(']\n")
+        session = await one.session()
+        run = await one.ask(session, bash("touch a"), interactive=True)
+        (ask,) = await one.permissions()
+        await one.client.cancel_run(one.workspace, run.run_id)
+        assert (await one.end(run)).cancelled
+        assert "holdfast.toml:1" in ask.why
+
+
+async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> None:
+    async with place() as where:
+        async with tool_client(where, yolo=False) as one:
+            session = await one.session()
+            run = await one.ask(session, bash("touch a"))
+            (ask,) = await one.permissions()
+            assert await one.grant(ask, "allow_always")
+            await one.end(run)
+            config = await one.client.get_config(one.workspace)
+            assert config["permissions"]["allow"] == list(ask.rules)
+            saved = json.loads((where.data / "workspaces" / one.workspace / "config.json").read_text())
+            assert saved["permissions"]["allow"] == list(ask.rules)
+        async with tool_client(where, yolo=False) as again:
+            (result,) = await again.do(bash("touch a"))
+            assert not result.is_error
+            run = await again.ask(await again.session(), bash("touch b"))
+            await again.permissions()
+            await again.client.cancel_run(again.workspace, run.run_id)
+            await again.end(run)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    with house() as made:
+        made.serve()
+        yield made
+
+
+def project(home: House, name: str) -> Path:
+    path = home.home / name
+    path.mkdir()
+    return path
+
+
+def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: House) -> None:
+    here = project(home, "refused")
+    done = home.call("run", tool("write", file_path="a.txt", content="x"), cwd=here)
+    assert not (here / "a.txt").exists()
+    assert "refused, because there is no terminal" in done.stderr
+    assert "--yolo" in done.stderr
+    assert done.returncode == 0
+
+
+def test_a_rule_of_the_user_is_shown_and_counts(home: House) -> None:
+    here = project(home, "ruled")
+    home.call("config", "set", "permissions.allow", '["write(*.txt)"]', cwd=here)
+    shown = home.call("config", "show", cwd=here)
+    assert "write(*.txt)" in shown.stdout
+    home.call(
+        "run", tool("write", file_path="a.txt", content="x"), tool("write", file_path="a.md", content="x"), cwd=here
+    )
+    assert (here / "a.txt").exists()
+    assert not (here / "a.md").exists()
+
+
+def test_yolo_is_of_one_run_and_not_of_the_next(home: House) -> None:
+    """A run with --yolo leaves nothing behind that a later one inherits."""
+    here = project(home, "bold")
+    assert home.call("run", "--yolo", tool("write", file_path="a.yes", content="x"), cwd=here).returncode == 0
+    assert (here / "a.yes").exists()
+    done = home.call("run", tool("write", file_path="b.yes", content="x"), cwd=here)
+    assert not (here / "b.yes").exists()
+    assert "refused" in done.stderr
+    runs = json.loads(home.call("runs", "--json", cwd=here).stdout)
+    assert sorted(bool(run.get("yolo")) for run in runs) == [False, True]
+
+
+def test_who_works_where_nobody_is_asked_is_told(home: House) -> None:
+    """Another client has switched asking off for the whole workspace: a run does not inherit that in silence."""
+    here = project(home, "shared")
+    with SyncClient(home.where.address) as thin:
+        body = json.dumps({"id": "", "path": str(here), "client_id": new_client_id(), "yolo": True}).encode()
+        assert thin.request("POST", "/v1/workspaces", (), body)[0] == 200
+    done = home.call("run", tool("write", file_path="a.yes", content="x"), cwd=here)
+    assert (here / "a.yes").exists()
+    assert "without asking" in done.stderr
+
+
+async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> None:
+    async with tool_client(yolo=False) as one:
+        await one.client.config_set(one.workspace, "permissions.deny", ["bash(touch denied)"], scope=1)
+        session = await one.session()
+        helper = json.dumps([["ls", {"path": "/"}]])
+        calls = [bash("touch a"), bash("touch denied"), ("agent", {"prompt": helper})]
+        run = await one.client.send_prompt(one.workspace, AgentMessage(session, json.dumps(calls), yolo=True))
+        await one.end(run)
+        assert [result.is_error for result in await one.results(session)] == [False, True, False]
+        assert not (await one.client.get_skip(one.workspace)).skip
+        assert (await one.client.get_run(one.workspace, run.run_id)).yolo
+        assert [item.name for item in one.project.iterdir()] == ["a"]
+        other = await one.ask(session, bash("touch b"))
+        await one.permissions()
+        await one.client.cancel_run(one.workspace, other.run_id)
+        await one.end(other)
+
+
+def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: House) -> None:
+    here = project(home, "wrong")
+    (here / "holdfast.toml").write_text("[permissions]\ndeny = ['bahs(touch *)']\n")
+    done = home.call("run", "--yolo", tool("bash", command="touch made"), cwd=here)
+    assert not (here / "made").exists()
+    assert f"{here}/holdfast.toml:2: permissions.deny[0]: The rule 'bahs(touch *)'" in done.stderr
+    checked = home.call("doctor", cwd=here)
+    assert "did you mean bash?" in checked.stdout + checked.stderr
+    assert "refused in unattended runs" in checked.stdout + checked.stderr

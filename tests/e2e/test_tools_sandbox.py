@@ -1,0 +1,112 @@
+"""The sandbox through the real server: what bash cannot do in it; it can be seen, and is never left out."""
+
+import socket
+import sys
+
+import pytest
+
+from e2e.cli_environment import cli_environment
+from e2e.tool_client import bash, tool_client
+from holdfast.client.errors import ServerProblem
+from holdfast.client.locate import locate
+from holdfast.runtime import services
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
+
+
+async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
+    async with tool_client() as one:
+        assert (await one.client.get_sandbox(one.workspace)).mode == "off"
+        await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
+        state = await one.client.get_sandbox(one.workspace)
+        assert state.mode == "workspace"
+        outside = one.server.place.root / "outside"
+        outside.mkdir()
+        (one.project / ".git" / "hooks").mkdir(parents=True)
+        (one.project / ".git" / "config").write_text("[core]\n")
+        settings = "[permissions]\ndeny = []\n"
+        (one.project / "holdfast.toml").write_text(settings)
+        lines = (
+            "touch inside",
+            f"touch {outside}/x",
+            "echo x >.git/hooks/pre-commit",
+            "echo x >>.git/config",
+            "echo x >>holdfast.toml",
+            "mv .git elsewhere && cp -r elsewhere .git && echo x >.git/hooks/pre-commit",
+            "rm holdfast.toml || mv holdfast.toml elsewhere",
+            f"cat {one.server.place.data}/*",
+        )
+        results = await one.do(*(bash(line) for line in lines))
+        assert [("Exit code" in result.content or result.is_error) for result in results] == [False, *[True] * 7]
+        assert (one.project / "inside").exists()
+        assert not list(outside.iterdir())
+        typed = await one.client.run_shell(one.workspace, await one.session(), f"touch {outside}/y")
+        assert typed.exit_code != 0
+        assert not list(outside.iterdir())
+        assert (one.project / "holdfast.toml").read_text() == settings
+        assert not list((one.project / ".git" / "hooks").iterdir())
+
+
+async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def impossible(*_: object, **__: object) -> Sandbox:
+        raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
+
+    monkeypatch.setattr(services, "Sandbox", impossible)
+    async with tool_client() as one:
+        await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
+        foreground, background = await one.do(bash("touch a"), bash("touch b", run_in_background=True))
+        assert foreground.is_error
+        assert background.is_error
+        assert "bubblewrap" in foreground.content
+        with pytest.raises(ServerProblem, match="bubblewrap") as caught:
+            await one.client.get_sandbox(one.workspace)
+        assert caught.value.status == 400
+        with pytest.raises(ServerProblem, match="bubblewrap") as caught:
+            await one.client.run_shell(one.workspace, await one.session(), "touch c")
+        assert caught.value.status == 400
+        assert not list(one.project.iterdir())
+
+
+async def test_the_network_is_there_by_rule() -> None:
+    """A setting takes it away from the next command on, and gives it back."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    knock = f"exec 3<>/dev/tcp/127.0.0.1/{listener.getsockname()[1]}"
+    with listener:
+        async with tool_client() as one:
+            await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
+            for is_there in (True, False, True):
+                await one.client.config_set(one.workspace, "options.sandbox_network", is_there, scope=1)
+                assert (await one.client.get_sandbox(one.workspace)).network is is_there
+                (result,) = await one.do(bash(knock))
+                assert ("Exit code" not in result.content) is is_there
+
+
+async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
+    """The settings change while somebody is asked: what is then run is confined."""
+    async with tool_client(yolo=False) as one:
+        outside = one.server.place.root / "outside.txt"
+        run = await one.ask(await one.session(), bash(f"touch {outside}"))
+        (ask,) = await one.permissions()
+        await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
+        assert await one.grant(ask)
+        await one.end(run)
+        assert not outside.exists()
+
+
+@pytest.mark.parametrize("place", ["runtime", "apart"])
+async def test_a_command_in_it_cannot_ask_the_server_nor_read_its_keys(place: str) -> None:
+    """Whoever can ask the server can switch the sandbox off: wherever it listens, it is out of reach."""
+    async with cli_environment(serves=False) as stage:
+        stage.write('[options]\nsandbox = "workspace"')
+        keys = stage.settings.with_name("credentials.toml")
+        keys.write_text("")
+        if place == "apart":
+            (stage.root / "apart").mkdir(mode=0o700)
+            stage.environment["HOLDFAST_HOST"] = f"unix://{stage.root}/apart/s"
+        await stage.serve(*(("--host", stage.environment["HOLDFAST_HOST"]) if place == "apart" else ()))
+        keys.write_text('local = "secret"\n')
+        path = locate(environment=stage.environment).address.path
+        ask = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        watched = await stage.opened()
+        for line in ("true", f"{sys.executable} -c '{ask}' {path}", f"grep secret {keys}"):
+            done = await watched.client.run_shell(watched.id, watched.session, line)
+            assert (done.exit_code == 0) is (line == "true"), done.output

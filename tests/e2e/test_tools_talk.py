@@ -1,0 +1,128 @@
+"""Lists, questions, pages and what the model may know of its server, through the real server."""
+
+import json
+
+import pytest
+
+from e2e.tool_client import ToolClient, tool_client
+from holdfast.domain.approvals import QuestionRequest
+from holdfast.domain.events import SessionEvent
+from holdfast.domain.ids import RunId
+from server.asking import question
+from workspace.web_server import web_server
+
+CANARY = "sk-canary-0123456789abcdef0123456789"
+
+
+async def test_todos_are_the_sessions_list() -> None:
+    async with tool_client() as one:
+        session = await one.session()
+        todos = [
+            {"content": "look", "status": "completed", "active_form": "Looking"},
+            {"content": "do", "status": "in_progress", "active_form": "Doing"},
+        ]
+        run = await one.ask(session, ("todos", {"todos": todos}))
+        items = await one.items(run)
+        heard = [item.event.change.object.todos for item in items if isinstance(item.event, SessionEvent)]
+        assert any(list_ and [todo.content for todo in list_] == ["look", "do"] for list_ in heard)
+        known = (await one.client.get_session(one.workspace, session)).todos
+        assert known is not None
+        assert [todo.status for todo in known] == ["completed", "in_progress"]
+        (result,) = await one.results(session)
+        metadata = json.loads(result.metadata)
+        assert (metadata["is_new"], metadata["completed"], metadata["total"]) == (True, 1, 2)
+        (wrong,) = await one.do(("todos", {"todos": [{"content": "x", "status": "perhaps"}]}), session=session)
+        assert wrong.is_error
+
+
+async def _asked(one: ToolClient) -> QuestionRequest:
+    while not (found := await one.client.pending_questions(one.workspace)):
+        pass
+    return found[0]
+
+
+async def test_a_question_is_answered_and_the_model_is_told() -> None:
+    async with tool_client() as one:
+        session = await one.session()
+        run = await one.ask(session, ("question", {"questions": [question("Shall I?"), question("Sure?")]}))
+        batch = await _asked(one)
+        assert [item.question for item in batch.questions] == ["Shall I?", "Sure?"]
+        responses = [{"request_id": item.id, "yes": True} for item in batch.questions]
+        body = {"batch_request_id": batch.id, "responses": responses}
+        assert (await one.client.answer_question(one.workspace, body)).resolved
+        await one.end(run)
+        (result,) = await one.results(session)
+        assert not result.is_error
+        assert "Shall I?" in result.content
+        assert "yes" in result.content.lower()
+
+
+async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
+    async with tool_client() as one:
+        session = await one.session()
+        call = ("question", {"questions": [question("Shall I?")]})
+        await one.end(await one.ask(session, call, interactive=False))
+        assert "question" not in {tool.name for tool in one.model.requests[-1].tools}
+        (result,) = await one.results(session)
+        assert "Nobody is there" in result.content
+        await one.end(await one.ask(session, interactive=True))
+        assert "question" in {tool.name for tool in one.model.requests[-1].tools}
+
+
+async def test_pages_and_files_of_the_web_are_asked_for() -> None:
+    async with web_server() as web, tool_client(yolo=False) as one:
+        web.page("/page", b"<h1>Head</h1>")
+        session = await one.session()
+        calls = (
+            ("fetch", {"url": f"{web.url}/page", "format": "markdown"}),
+            ("download", {"url": f"{web.url}/page", "file_path": "page.html"}),
+        )
+        run = await one.ask(session, *calls)
+        for tool, action in (("fetch", "fetch"), ("download", "download")):
+            (ask,) = await one.permissions()
+            assert (ask.tool_name, ask.action) == (tool, action)
+            assert ask.tool_call_id
+            assert len(web.visits) == (tool == "download")
+            assert await one.grant(ask)
+        await one.end(run)
+        fetched, downloaded = await one.results(session)
+        assert "# Head" in fetched.content
+        assert not downloaded.is_error
+        assert (one.project / "page.html").read_bytes() == b"<h1>Head</h1>"
+
+
+async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    async with tool_client(env=(f"OPENAI_API_KEY={CANARY}",)) as one:
+        await one.client.config_set(one.workspace, "providers.mine", {"type": "openai", "api_key": CANARY}, scope=1)
+        log = one.server.place.data / "logs"
+        log.mkdir(exist_ok=True)
+        (log / "server.log").write_text(f"began\nAuthorization: Bearer {CANARY}\napi_key={CANARY}\nended\n")
+        info, logs = await one.do(("holdfast_info", {}), ("holdfast_logs", {"lines": 10}))
+        assert not info.is_error
+        assert "demo/scripted" in info.content
+        assert "mine" in info.content
+        assert "ended" in logs.content
+        assert CANARY not in info.content + logs.content
+
+
+async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
+    """A tool's failure is a result; arguments that do not fit say what does."""
+    async with tool_client() as one:
+        calls: tuple[tuple[str, object], ...] = (
+            ("nonsense", {}),
+            ("bash", {"comand": "ls"}),
+            ("view", {"file_path": "never.txt"}),
+            ("grep", {"pattern": "("}),
+            ("ls", {"path": "."}),
+        )
+        session = await one.session()
+        run = await one.ask(session, *calls)
+        end = await one.end(run)
+        assert not end.error
+        # Those that only look run side by side: their results come as they are done.
+        results = {result.name: result for result in await one.results(session)}
+        assert {name for name, result in results.items() if result.is_error} == {"nonsense", "bash", "view", "grep"}
+        assert "There is: " in results["nonsense"].content
+        assert "bash takes: command" in results["bash"].content
+        assert (await one.client.get_run(one.workspace, RunId(run.run_id))).outcome == "completed"

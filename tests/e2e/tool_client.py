@@ -1,0 +1,132 @@
+"""A real server with all its tools, and a model that calls those which the prompt names."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.client.events import StreamEvent
+from holdfast.domain.approvals import PermissionRequest
+from holdfast.domain.events import RunComplete, RunCompleteEvent, ToolOutputEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.messages import ToolResult, text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.engine.settings import EngineSettings
+from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.server.workspace_manager import GracePeriods
+from holdfast.testing.harness import FixedModels
+from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
+
+__all__ = ["ToolClient", "bash", "script", "tool_client", "until"]
+
+
+def script(request: ModelRequest) -> Step:
+    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; anything else and results are answered with a word."""
+    last = request.messages[-1]
+    try:
+        calls = json.loads(text_of(last)) if last.role == "user" else []
+    except ValueError:
+        calls = []
+    acts = tuple(Call(name, json.dumps(arguments)) for name, arguments in calls)
+    return Step(acts or (Say("done"),))
+
+
+def bash(line: str, **more: object) -> tuple[str, dict[str, object]]:
+    return ("bash", {"command": line, "description": "a test", **more})
+
+
+class ToolClient:
+    """One client in one workspace."""
+
+    def __init__(self, server: Server, client: Client, workspace: WorkspaceId, model: ScriptedModel) -> None:
+        self.server = server
+        self.client = client
+        self.workspace = workspace
+        self.model = model
+        self.project = Path(server.place.project())
+
+    async def session(self) -> SessionId:
+        return (await self.client.create_session(self.workspace, "s")).id
+
+    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+        message = AgentMessage(session, json.dumps(calls), interactive=interactive)
+        return await self.client.send_prompt(self.workspace, message)
+
+    async def items(self, run: Accepted) -> list[StreamEvent]:
+        """All that is held, up to the end of the run."""
+        async with self.client.events(self.workspace, since=0) as events:
+            return await read_until(events, end_of(run.run_id))
+
+    async def end(self, run: Accepted) -> RunComplete:
+        event = (await self.items(run))[-1].event
+        assert isinstance(event, RunCompleteEvent)
+        return event.change.object
+
+    async def do(self, *calls: tuple[str, object], session: SessionId | None = None) -> list[ToolResult]:
+        """The results of these calls."""
+        session = session or await self.session()
+        before = len(await self.results(session))
+        await self.end(await self.ask(session, *calls))
+        return (await self.results(session))[before:]
+
+    async def results(self, session: SessionId) -> list[ToolResult]:
+        messages = await self.client.list_messages(self.workspace, session)
+        return [result for message in messages for result in message.tool_results]
+
+    async def says(self, session: SessionId, word: str) -> None:
+        """Until a command has said this."""
+        said = ""
+
+        def has_said(item: StreamEvent) -> bool:
+            nonlocal said
+            if isinstance(item.event, ToolOutputEvent) and item.event.payload.session_id == session:
+                said += item.event.payload.text
+            return word in said
+
+        async with self.client.events(self.workspace, since=0) as events:
+            await read_until(events, has_said)
+
+    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+        async with asyncio.timeout(20):
+            while len(found := await self.client.pending_permissions(self.workspace)) != count:
+                pass
+        return found
+
+    async def grant(self, ask: PermissionRequest, action: str = "allow", reason: str = "") -> bool:
+        body: dict[str, Any] = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
+        return (await self.client.grant(self.workspace, body)).resolved
+
+
+@asynccontextmanager
+async def tool_client(
+    where: Place | None = None,
+    *,
+    yolo: bool = True,
+    graces: GracePeriods | None = None,
+    settings: EngineSettings = QUICK,
+    env: tuple[str, ...] = (),
+    model: ScriptedModel | None = None,
+    small: ScriptedModel | None = None,
+) -> AsyncIterator[ToolClient]:
+    """With `yolo` nothing is asked."""
+    model = model or ScriptedModel(script)
+    async with (
+        place() as own,
+        serving(where or own, FixedModels(model, small or model), graces=graces, settings=settings) as server,
+    ):
+        client = await server.client()
+        body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)
+        yield ToolClient(server, client, body.id, model)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Until it holds; other processes have to do something for that."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)

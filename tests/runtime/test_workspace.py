@@ -1,0 +1,112 @@
+"""The workspace on the real database: what `runtime/workspace.py` puts together."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBusy
+from holdfast.domain.ids import RunId
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Prompt
+from holdfast.engine.ports import Ledger
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step
+from holdfast.runtime.workspace import App, BareServices
+
+QUIET = EngineSettings(titles=False)
+
+
+def models() -> ScriptedModels:
+    def script(request: ModelRequest) -> Step:
+        if request.messages[-1].role == "user":
+            return Step((Say("Let me look."), Call("ls")))
+        return Step((Say("I have looked."),))
+
+    return ScriptedModels(ScriptedModel(script))
+
+
+def bare(ledger: Ledger) -> BareServices:
+    return BareServices(ledger, models(), QUIET)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    (path / "hello.txt").write_text("hello\n")
+    return path
+
+
+async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path, project: Path) -> None:
+    app = App(tmp_path / "data", bare)
+    workspace = await app.workspace(project)
+    session = (await workspace.sessions.create()).id
+    run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
+    assert run.position == 0
+    await workspace.engine.wait_until_idle(session)
+    await app.close()
+
+    again = App(tmp_path / "data", bare)
+    reopened = await again.workspace(project)
+    assert reopened.record.id == workspace.record.id
+    assert reopened.record.newest == workspace.bus.newest, "a clean end: the numbering goes on"
+    messages = await again.ledger.messages(reopened.record.id, session)
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert "hello.txt" in messages[2].tool_results[0].content
+    # The same request after a restart still gets its answer and starts nothing.
+    repeated = await reopened.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
+    assert repeated.outcome == "completed"
+    await again.close()
+
+
+async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: Path, project: Path) -> None:
+    """R8: at the same moment, through a link, with dots in it."""
+    app = App(tmp_path / "data", bare)
+    link = tmp_path / "link"
+    link.symlink_to(project)
+    found = await asyncio.gather(*(app.workspace(path) for path in (project, link, project / ".." / "project")))
+    assert len({id(workspace) for workspace in found}) == 1
+    with pytest.raises(BadRequest, match="not a directory"):
+        await app.workspace(project / "hello.txt")
+    await app.close()
+
+
+async def test_a_second_server_on_the_same_data_directory_is_refused(tmp_path: Path) -> None:
+    """R8: and it is told who has it."""
+    app = App(tmp_path / "data", bare)
+    with pytest.raises(DataDirectoryBusy, match=r"process \d+"):
+        App(tmp_path / "data", bare)
+    await app.close()
+
+
+def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "holdfast.db").write_bytes(b"this is not a database, and it is somebody's only copy of it")
+    before = (data / "holdfast.db").read_bytes()
+    with pytest.raises(DatabaseDamaged, match=r"holdfast\.db"):
+        App(data, bare)
+    assert (data / "holdfast.db").read_bytes() == before
+
+
+def test_a_full_disk_loses_no_end(tmp_path: Path, project: Path) -> None:
+    """Nothing is accepted meanwhile, everybody is told at once, the end is stored when there is room again."""
+    child = Path(__file__).with_name("full_disk.py")
+    done = subprocess.run(
+        [sys.executable, str(child), str(tmp_path / "data"), str(project)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "refused": True,
+        "ends_meanwhile": 0,
+        "notices": ["error"],
+        "ends": {"r1": "completed", "r3": "completed"},
+    }
