@@ -53,7 +53,7 @@ async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> No
     await expect(second.at("permission")).to_be_visible()
     await second.page.keyboard.press("Tab")
     await second.page.keyboard.press("r")
-    await expect(second.page.get_by_label("Why not?")).to_be_focused()
+    await expect(second.page.get_by_label("Reason")).to_be_focused()
     await second.page.keyboard.press("Escape")
     await expect(second.at("permission").locator('[data-action="deny"]')).to_be_focused()
     await second.page.keyboard.press("a")

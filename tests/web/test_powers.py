@@ -105,7 +105,7 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     await expect(replayed).not_to_contain_text("Done.")
     seen = {first}
     for _ in range(count - 1):
-        await timeline.get_by_role("button", name="One event on").click()
+        await timeline.get_by_role("button", name="Next event").click()
         seen.add(await told.inner_text())
     assert len(seen) == count, "every event is told, each once"
     await expect(replayed).to_contain_text("Done.")

@@ -203,7 +203,7 @@ describe("the stream", () => {
     expect(wire.asked).toHaveLength(1);
     await vi.advanceTimersByTimeAsync(15_000);
     expect(wire.asked).toHaveLength(2);
-    expect(wire.troubles[0]?.why).toContain("quiet");
+    expect(wire.troubles[0]?.why).toContain("silent");
   });
 
   test("a page that is looked at again does not wait", async () => {
