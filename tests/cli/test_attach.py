@@ -1,4 +1,4 @@
-"""`holdfast attach` with somebody at the terminal: lines are prompts, asks are answered; without one they are told."""
+"""`holdfast attach`: at a terminal, lines are prompts and approvals are answered; without one they are printed."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from cli.test_run_approvals import ACTIVE, ASKED, WRITE
 
-from cli.house import PATIENCE, House
-from cli.test_ask import ACTIVE, ASKED, WRITE
+from cli.isolated_home import PATIENCE, IsolatedHome
 from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
@@ -22,7 +22,7 @@ from holdfast.domain.approvals import Choice, PermissionRequest, Question, Quest
 class Plain:
     """The command, with a terminal for everything it reads and writes."""
 
-    def __init__(self, home: House, place: Path, *arguments: str) -> None:
+    def __init__(self, home: IsolatedHome, place: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         command = [sys.executable, "-m", "holdfast", "attach", *arguments]
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Plain:
 
 
 @contextmanager
-def attached(home: House, place: Path) -> Iterator[Plain]:
+def attached(home: IsolatedHome, place: Path) -> Iterator[Plain]:
     made = Plain(home, place)
     try:
         made.see("Ctrl-C: leave.]")
@@ -65,7 +65,7 @@ def attached(home: House, place: Path) -> Iterator[Plain]:
         made.close()
 
 
-def began(home: House, name: str, prompt: str = "words=3") -> Path:
+def began(home: IsolatedHome, name: str, prompt: str = "words=3") -> Path:
     """A workspace of its own with a session in it."""
     place = home.home / name
     place.mkdir()
@@ -73,7 +73,7 @@ def began(home: House, name: str, prompt: str = "words=3") -> Path:
     return place
 
 
-def test_lines_are_prompts_and_a_word_cancels(home: House) -> None:
+def test_lines_are_prompts_and_slash_cancel_cancels(home: IsolatedHome) -> None:
     place = began(home, "plain-prompts")
     with attached(home, place) as plain:
         plain.type("words=4")
@@ -85,7 +85,7 @@ def test_lines_are_prompts_and_a_word_cancels(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_asks_are_answered(home: House) -> None:
+def test_approvals_are_answered(home: IsolatedHome) -> None:
     place = began(home, "plain-asks")
     with attached(home, place) as plain:
         plain.type(WRITE)
@@ -98,7 +98,7 @@ def test_asks_are_answered(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House) -> None:
+def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: IsolatedHome) -> None:
     """Half a line before, the rest after it, then more lines: all of them are prompts, and the approval stays open."""
     place = began(home, "plain-steering")
     with attached(home, place) as plain:
@@ -125,7 +125,7 @@ def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House)
     assert (place / "x").read_text() == "1"
 
 
-def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home: House) -> None:
+def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home: IsolatedHome) -> None:
     place = began(home, "plain-next")
     with attached(home, place) as plain:
         plain.type(WRITE + ' tool=write {"file_path": "y", "content": "2"}')
@@ -146,7 +146,7 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
     assert not (place / "y").exists()
 
 
-def test_auto_approve_is_shown(home: House) -> None:
+def test_auto_approve_is_shown(home: IsolatedHome) -> None:
     place = began(home, "plain-auto")
     with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as connection:
         connection.open()
@@ -156,7 +156,7 @@ def test_auto_approve_is_shown(home: House) -> None:
         plain.see("[Auto-approve is off: tools need approval]")
 
 
-def test_who_answered_is_told_to_the_others(home: House) -> None:
+def test_the_answering_client_is_shown_to_the_others(home: IsolatedHome) -> None:
     """R10: the first answer counts."""
     place = began(home, "plain-two")
     with attached(home, place) as one, attached(home, place) as two:
@@ -187,13 +187,13 @@ ASKS = "words=2 tool=question " + json.dumps(
 )
 
 
-def answered(home: House, place: Path) -> str:
+def answered(home: IsolatedHome, place: Path) -> str:
     """What the model was told of the answers."""
     session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
     return home.say("sessions", "export", "--cwd", str(place), session)
 
 
-def test_questions_are_answered_one_after_the_other(home: House) -> None:
+def test_questions_are_answered_one_after_the_other(home: IsolatedHome) -> None:
     place = began(home, "plain-questions")
     with attached(home, place) as plain:
         plain.type(ASKS)
@@ -215,7 +215,7 @@ def test_questions_are_answered_one_after_the_other(home: House) -> None:
     assert "Because." in said
 
 
-def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House) -> None:
+def test_questions_can_be_declined_and_close_with_their_run(home: IsolatedHome) -> None:
     place = began(home, "plain-questions-off")
     with attached(home, place) as plain:
         plain.type(ASKS)
@@ -248,12 +248,12 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
         ("free_text", "  ", QuestionAnswer("q")),
     ],
 )
-def test_what_a_line_says(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
+def test_a_line_is_parsed_as_an_answer(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
     question = Question("q", kind, "?", choices=(Choice("a", "red"), Choice("b", "Light blue")))
     assert parse_answer(question, line) == expected
 
 
-def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
+def test_tool_calls_and_errors_are_printed(home: IsolatedHome) -> None:
     """Who hears this instead of seeing it has nothing else."""
     place = began(home, "plain-tools")
     with attached(home, place) as plain:
@@ -268,7 +268,7 @@ def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_an_ask_ends_with_its_server(alone: House) -> None:
+def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
     """R10: after a kill -9 the run has ended, and what is typed then is no answer to what it had asked."""
     server = alone.serve()
     place = began(alone, "plain-killed")
@@ -283,7 +283,7 @@ def test_an_ask_ends_with_its_server(alone: House) -> None:
     assert not (place / "x").exists()
 
 
-def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) -> None:
+def test_without_a_terminal_approvals_are_printed_and_not_refused(home: IsolatedHome) -> None:
     place = began(home, "plain-pipe")
     process = home.start("attach", "--cwd", str(place))
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` says and exits with, for each severity and each way in which the server cannot be asked."""
+"""Output and exit code of `holdfast doctor` for each severity and each connection error."""
 
 import json
 import os
@@ -72,7 +72,7 @@ ERROR = Finding("settings", "error", "broken", file="/g")
         ((WARNING, WARNING), 0, "2 warnings."),
     ],
 )
-def test_the_exit_code_and_the_sum(server: Server, findings: tuple[Finding, ...], code: int, last: str) -> None:
+def test_the_exit_code_and_the_summary(server: Server, findings: tuple[Finding, ...], code: int, last: str) -> None:
     server.findings = findings
     done = server.call()
     assert done.exit_code == code
@@ -81,7 +81,7 @@ def test_the_exit_code_and_the_sum(server: Server, findings: tuple[Finding, ...]
     assert server.call("--json").exit_code == code
 
 
-def test_a_finding_has_its_place_and_what_to_do(server: Server) -> None:
+def test_a_finding_has_a_location_and_a_remedy(server: Server) -> None:
     server.findings = (WARNING, ERROR)
     lines = server.call().stdout.splitlines()
     width = len("installation") if any(line.startswith("installation") for line in lines) else len("settings")
@@ -94,9 +94,7 @@ def test_a_finding_has_its_place_and_what_to_do(server: Server) -> None:
     ("areas", "shown", "code"),
     [((), {"hooks", "settings"}, 1), (("hooks",), {"hooks"}, 0), (("settings",), {"settings"}, 1)],
 )
-def test_only_the_areas_that_are_wanted_count(
-    server: Server, areas: tuple[str, ...], shown: set[str], code: int
-) -> None:
+def test_only_selected_areas_count(server: Server, areas: tuple[str, ...], shown: set[str], code: int) -> None:
     server.findings = (WARNING, ERROR)
     done = server.call("--json", *(word for area in areas for word in ("--area", area)))
     found = {item["area"] for item in json.loads(done.stdout)["findings"]} - {"server", "socket", "installation"}
@@ -117,9 +115,7 @@ def test_only_the_areas_that_are_wanted_count(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, HoldfastError) else "",
 )
-def test_a_server_that_cannot_be_asked_is_an_error_with_advice(
-    server: Server, error: HoldfastError, advice: str
-) -> None:
+def test_an_unreachable_server_is_an_error_with_a_remedy(server: Server, error: HoldfastError, advice: str) -> None:
     server.error = error
     done = server.call("--json")
     assert done.exit_code == 1

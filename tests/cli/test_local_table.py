@@ -212,7 +212,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.line)
-def test_a_command_does_what_its_options_say(row: Row, home: Home) -> None:
+def test_a_command_with_its_options(row: Row, home: Home) -> None:
     done = CliRunner().invoke(
         holdfast, shlex.split(row.line), input=row.stdin, env=home.environment, prog_name="holdfast"
     )

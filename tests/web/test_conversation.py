@@ -1,4 +1,4 @@
-"""A conversation in the browser: sent, streamed, stopped, and the same on every screen."""
+"""A conversation in the browser: sent, streamed, cancelled, and the same in every client."""
 
 import json
 
@@ -8,7 +8,7 @@ from holdfast.client.view import View
 from holdfast.domain.messages import text_of
 from holdfast.providers.scripted_model import Call, Say, Think
 from server.helpers import collect, end_of, prompt, read_until
-from web.stage import Screen, Stage
+from web.harness import PageHarness, Screen
 
 
 async def drawn(screen: Screen) -> list[list[str]]:
@@ -19,30 +19,30 @@ async def drawn(screen: Screen) -> list[list[str]]:
     return found
 
 
-async def test_a_prompt_is_sent_and_its_answer_streams(show: Stage) -> None:
-    screen = await show.screen()
+async def test_a_prompt_is_sent_and_its_answer_streams(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.is_live()
     await screen.send("feed")
     await expect(screen.prompts).to_have_count(1)
     await expect(screen.prompts).to_contain_text("feed")
-    show.model.say("Once ", "upon ")
+    harness.model.say("Once ", "upon ")
     await expect(screen.answers.last).to_contain_text("Once upon")
     await expect(screen.at("stop")).to_be_visible()
-    show.model.say("a **time**.")
+    harness.model.say("a **time**.")
     await expect(screen.answers.last).to_contain_text("Once upon a time.")
-    show.model.stop()
+    harness.model.stop()
     await expect(screen.at("stop")).to_be_hidden()
     await expect(screen.answers.last.locator("strong")).to_have_text("time")
     assert "code=" not in screen.page.url
 
 
-async def test_another_client_cancels_what_the_page_has_sent(show: Stage) -> None:
+async def test_another_client_cancels_what_the_page_has_sent(harness: PageHarness) -> None:
     """R3."""
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.send("feed")
-    show.model.say("Words ")
+    harness.model.say("Words ")
     await expect(screen.answers.last).to_contain_text("Words")
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
     assert (await client.cancel_session(workspace, run.session_id)).cancelled == (run.run_id,)
     await expect(screen.at("stop")).to_be_hidden()
@@ -51,13 +51,13 @@ async def test_another_client_cancels_what_the_page_has_sent(show: Stage) -> Non
     await expect(screen.answers.last).to_contain_text("echo: and now")
 
 
-async def test_the_page_cancels_what_another_client_has_sent(show: Stage) -> None:
-    client, workspace = await show.terminal()
+async def test_the_page_cancels_what_another_client_has_sent(harness: PageHarness) -> None:
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "of the terminal")).id
     await prompt(client, workspace, session, "feed", "r1")
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.open_session(session)
-    show.model.say("Words ")
+    harness.model.say("Words ")
     await expect(screen.answers.last).to_contain_text("Words")
     await screen.at("stop").click()
     (end,) = await collect(client, workspace, ["r1"])
@@ -65,27 +65,27 @@ async def test_the_page_cancels_what_another_client_has_sent(show: Stage) -> Non
     await expect(screen.at("stop")).to_be_hidden()
 
 
-async def test_two_tabs_and_a_terminal_are_identical(show: Stage) -> None:
+async def test_two_tabs_and_a_terminal_are_identical(harness: PageHarness) -> None:
     """R6: one came before everything, one in the middle of a streamed answer, the third is no browser."""
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "shared")).id
-    show.model.acts["work"] = (
+    harness.model.acts["work"] = (
         Think("How does one do this?"),
         Say("First `ls`:\n\n```sh\nls\n```\n"),
         Call("bash", json.dumps({"command": "echo seen", "description": "say so"})),
     )
-    first = await show.screen()
+    first = await harness.screen()
     await first.open_session(session)
     await prompt(client, workspace, session, "work", "r1")
     await collect(client, workspace, ["r1"])
     await prompt(client, workspace, session, "feed", "r2")
-    show.model.say("Half of ")
+    harness.model.say("Half of ")
     await expect(first.answers.last).to_contain_text("Half of")
-    second = await show.screen(size=(1280, 800))
+    second = await harness.screen(size=(1280, 800))
     await second.open_session(session)
     await expect(second.answers.last).to_contain_text("Half of")
-    show.model.say("an answer.")
-    show.model.stop()
+    harness.model.say("an answer.")
+    harness.model.stop()
     async with client.events(workspace, since=0) as events:
         view = View()
         items = await read_until(events, end_of("r2"))
@@ -103,11 +103,11 @@ async def test_two_tabs_and_a_terminal_are_identical(show: Stage) -> None:
         assert text_of(message)[:5] in text
 
 
-async def test_what_waits_is_shown_and_can_be_taken_back(show: Stage) -> None:
-    screen = await show.screen()
+async def test_queued_prompts_are_shown_and_can_be_edited(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.send("feed")
     await expect(screen.at("stop")).to_be_visible()
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
     for name in ("second", "third"):
         await prompt(client, workspace, run.session_id, name, name)
@@ -115,7 +115,7 @@ async def test_what_waits_is_shown_and_can_be_taken_back(show: Stage) -> None:
     await client.cancel_run(workspace, (await client.list_runs(workspace))[0].run_id)
     await expect(screen.at("queue-item")).to_have_count(1)
     await expect(screen.at("queue-item")).to_contain_text("second")
-    show.model.say("First.")
-    show.model.stop()
+    harness.model.say("First.")
+    harness.model.stop()
     await expect(screen.answers.last).to_contain_text("echo: second")
     await expect(screen.at("queue-item")).to_have_count(0)

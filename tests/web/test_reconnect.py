@@ -1,4 +1,4 @@
-"""R6 in the browser: a stream that breaks is resumed by number, and that is shown; a killed server is found again."""
+"""R6 in the browser: a broken stream is resumed by number and reported; the page reconnects to a restarted server."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from playwright.async_api import Browser, expect
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 from holdfast.client.events import StreamEvent
 from holdfast.domain.events import Attached, AttachedEvent, HelloEvent
 from holdfast.domain.ids import SessionId
 from holdfast.testing.gates import start
 from server.helpers import collect, prompt, read_until
-from web.stage import PATIENCE, Screen, Stage
+from web.harness import PATIENCE, PageHarness, Screen
 
 _LOST = r"Failed to load resource|net::ERR|status of 401"
 
@@ -70,23 +70,23 @@ async def line_to(port: int) -> AsyncIterator[Line]:
         line.cut()
 
 
-async def test_a_cut_line_is_resumed_by_number_and_that_is_shown(show: Stage) -> None:
-    link = await show.link()
+async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHarness) -> None:
+    link = await harness.link()
     async with line_to(urlsplit(link).port or 0) as line:
-        screen = await show.screen(link=link, proxy=line.address)
+        screen = await harness.screen(link=link, proxy=line.address)
         screen.expected.append(_LOST)
         asked: list[str] = []
         screen.page.on("request", lambda request: asked.append(request.url))
         await screen.send("feed")
-        show.model.say("Before ")
+        harness.model.say("Before ")
         await expect(screen.answers.last).to_contain_text("Before")
-        client, workspace = await show.terminal()
+        client, workspace = await harness.terminal()
         (run,) = await client.list_runs(workspace)
         before = await screen.cursor()
         line.cut()
         await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
-        show.model.say("after.")
-        show.model.stop()
+        harness.model.say("after.")
+        harness.model.stop()
         await collect(client, workspace, [run.run_id])
         await prompt(client, workspace, run.session_id, "while away", "r2")
         await collect(client, workspace, ["r2"])
@@ -102,13 +102,13 @@ async def test_a_cut_line_is_resumed_by_number_and_that_is_shown(show: Stage) ->
         assert not [url for url in asked if "/snapshot" in url], "nothing was read anew"
 
 
-async def _link(home: House) -> str:
+async def _link(home: IsolatedHome) -> str:
     return await asyncio.to_thread(home.say, "web", "--no-open")
 
 
-async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: Browser) -> None:
+async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(browser: Browser) -> None:
     """R2, R9: the run that was under way ends as interrupted; the page comes back by itself, with a new token."""
-    with house() as home:
+    with isolated_home() as home:
         context = await browser.new_context()
         context.set_default_timeout(PATIENCE)
         try:
@@ -147,9 +147,9 @@ async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: 
         ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', "question"),
     ],
 )
-async def test_what_a_killed_server_had_asked_is_closed(browser: Browser, ask: str, dialog: str) -> None:
+async def test_requests_of_a_killed_server_are_closed(browser: Browser, ask: str, dialog: str) -> None:
     """R10: the dialog goes with the run that asked."""
-    with house() as home:
+    with isolated_home() as home:
         context = await browser.new_context()
         context.set_default_timeout(PATIENCE)
         try:
@@ -173,32 +173,32 @@ async def test_what_a_killed_server_had_asked_is_closed(browser: Browser, ask: s
             await context.close()
 
 
-async def test_a_page_without_a_way_in_says_how_to_get_one(show: Stage) -> None:
-    link = await show.link()
-    first = await show.screen(link=link)
+async def test_a_page_without_a_token_shows_how_to_get_a_link(harness: PageHarness) -> None:
+    link = await harness.link()
+    first = await harness.screen(link=link)
     await first.is_live()
-    used = await show.screen(link=link)
+    used = await harness.screen(link=link)
     used.expected.append(_LOST)
     await expect(used.at("entry")).to_contain_text("holdfast web")
-    bare = await show.screen(link=link.partition("#")[0])
+    bare = await harness.screen(link=link.partition("#")[0])
     await expect(bare.at("entry")).to_contain_text("holdfast web")
     await first.page.reload()
     await first.is_live()
     assert "code" not in first.page.url
     # A new link that is followed in the same tab lets it in, and another one leads to another directory.
     for screen, project in ((bare, "project"), (first, "other")):
-        await screen.page.goto(await show.link(project))
+        await screen.page.goto(await harness.link(project))
         await screen.is_live()
         await expect(screen.page).to_have_title(f"{project} · Holdfast")
         assert "code" not in screen.page.url
 
 
-async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
-    client, workspace = await show.terminal()
+async def test_the_url_identifies_the_session(harness: PageHarness) -> None:
+    client, workspace = await harness.terminal()
     session: SessionId = (await client.create_session(workspace, "to be found")).id
     await prompt(client, workspace, session, "hello", "r1")
     await collect(client, workspace, ["r1"])
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.open_session(session)
     await expect(screen.answers.last).to_contain_text("echo: hello")
     await screen.page.reload()

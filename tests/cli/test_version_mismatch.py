@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cli.house import House, Process
+from cli.isolated_home import IsolatedHome, Process
 from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import VersionInfo
 
@@ -11,19 +11,19 @@ SERVE = "import sys\nfrom holdfast.cli.main import main\nmain()\n"
 OTHER = "import holdfast.protocol.version as number\nnumber.PROTOCOL = {}\n"
 
 
-def _serve(home: House, code: str, *options: str) -> Process:
+def _serve(home: IsolatedHome, code: str, *options: str) -> Process:
     process = home.start("serve", *options, code=code + SERVE)
     assert process.stderr is not None
     assert any(b"listening" in line for line in process.stderr)
     return process
 
 
-def _version(home: House) -> VersionInfo:
+def _version(home: IsolatedHome) -> VersionInfo:
     with SyncClient(home.where.address) as thin:
         return msgspec.json.decode(thin.request("GET", "/v1/version")[1], type=VersionInfo)
 
 
-def test_an_older_server_that_a_client_started_gives_way(alone: House) -> None:
+def test_an_older_idle_server_started_by_a_client_is_replaced(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD, "--started-by-client")
     assert _version(alone).version == "0.0.1"
     assert alone.say("run", "words=2") == "word1 word2"
@@ -31,7 +31,7 @@ def test_an_older_server_that_a_client_started_gives_way(alone: House) -> None:
     assert _version(alone).version != "0.0.1"
 
 
-def test_an_older_server_that_is_busy_stays_and_is_used(alone: House) -> None:
+def test_an_older_busy_server_is_used(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD, "--started-by-client")
     named = str(alone.where.address)
     working = alone.say("run", "--host", named, "--detach", "words=5000 pause=20")
@@ -41,13 +41,13 @@ def test_an_older_server_that_is_busy_stays_and_is_used(alone: House) -> None:
     assert '"state":"active"' in alone.say("runs", "show", "--json", "--host", named, working)
 
 
-def test_a_server_that_somebody_started_by_hand_stays(alone: House) -> None:
+def test_a_manually_started_server_is_not_replaced(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD)
     assert alone.say("run", "words=2") == "word1 word2"
     assert alone.server_process() == old.pid
 
 
-def test_a_server_that_cannot_be_understood_is_named_not_used(alone: House) -> None:
+def test_an_incompatible_server_is_reported_and_not_used(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD + OTHER.format(0))
     done = alone.call("run", "words=2")
     assert (done.returncode, done.stdout) == (4, "")
@@ -56,7 +56,7 @@ def test_a_server_that_cannot_be_understood_is_named_not_used(alone: House) -> N
     assert old.poll() is None
 
 
-def test_a_server_that_is_newer_than_the_command_is_left_alone(alone: House) -> None:
+def test_a_newer_server_is_not_replaced(alone: IsolatedHome) -> None:
     new = _serve(alone, OTHER.format(99), "--started-by-client")
     done = alone.call("run", "words=2")
     assert (done.returncode, "newer" in done.stderr) == (4, True)

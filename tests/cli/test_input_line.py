@@ -34,7 +34,7 @@ OPTIONS = (Option("allow", "once", "y"), Option("allow_always", "always"), Optio
         ([b"\x7f\x15\x17\x04\t\x00"], ["backspace", "erase_line", "erase_word", "end", "tab", "other"]),
     ],
 )
-def test_keys_in_the_bytes_of_a_terminal(pieces: list[bytes], names: list[str]) -> None:
+def test_terminal_bytes_are_decoded_to_keys(pieces: list[bytes], names: list[str]) -> None:
     decoder = KeyDecoder()
     keys = [key for piece in pieces for key in decoder.feed(piece)]
     assert [key.text or key.name for key in keys] == names
@@ -108,7 +108,7 @@ WORDS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(words=WORDS, kind=st.sampled_from(("approval", "question")))
-def test_typed_lines_never_take_an_option(words: list[tuple[str, int, int, bool]], kind: Kind) -> None:
+def test_typed_lines_never_select_an_option(words: list[tuple[str, int, int, bool]], kind: Kind) -> None:
     with keyboard() as board:
         board.open("first", kind)
         typed = ""
@@ -132,7 +132,7 @@ def test_typed_lines_never_take_an_option(words: list[tuple[str, int, int, bool]
         assert board.done == [Input("option", "allow_always")]
 
 
-def test_a_held_enter_a_tab_and_words_for_a_question() -> None:
+def test_held_enter_tab_and_free_text_for_a_question() -> None:
     with keyboard() as board:
         board.type("text\n")
         board.open("a")

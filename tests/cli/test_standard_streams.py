@@ -1,4 +1,4 @@
-"""Standard streams that are full, closed or gone: a sentence, and an exit code that tells."""
+"""Standard streams that are full, closed or gone: a one-line error and an exit code."""
 
 import os
 import pty
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House, shown_on
+from cli.isolated_home import PATIENCE, IsolatedHome, shown_on
 
 
-def _shell(house: House, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`$H` is the command."""
     return subprocess.run(
         ["sh", "-c", line],
@@ -26,7 +26,7 @@ def _shell(house: House, line: str, cwd: Path | None = None) -> subprocess.Compl
 
 @pytest.mark.parametrize("command", ["dirs", "logs", "sessions --json", "completion bash", "--help"])
 @pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
-def test_what_cannot_be_written_is_said_in_a_sentence(home: House, command: str, stdout: str) -> None:
+def test_unwritable_output_is_a_one_line_error(home: IsolatedHome, command: str, stdout: str) -> None:
     log = Path(home.where.log)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("a line\n")
@@ -36,19 +36,19 @@ def test_what_cannot_be_written_is_said_in_a_sentence(home: House, command: str,
     assert "could not be written" in done.stderr
 
 
-def test_a_closed_stdin_is_an_empty_one(home: House) -> None:
+def test_a_closed_stdin_is_empty(home: IsolatedHome) -> None:
     assert _shell(home, "$H run words=2 <&-").stdout == "word1 word2\n"
     done = _shell(home, "$H tui <&-")
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
 
 
-def test_who_leaves_and_cannot_print_the_run_id_is_told_it(home: House) -> None:
+def test_the_run_id_is_in_the_error_if_it_cannot_be_printed(home: IsolatedHome) -> None:
     done = _shell(home, "$H run --detach --run-id left words=2 > /dev/full")
     assert done.returncode == 1
     assert "its run id is left." in done.stderr
 
 
-def test_an_answer_is_fetched_twice_and_from_anywhere(alone: House) -> None:
+def test_an_answer_can_be_fetched_twice_from_any_directory(alone: IsolatedHome) -> None:
     """Also one that could not be written, and after another server has taken over."""
     assert _shell(alone, "$H run --run-id kept words=2 > /dev/full").returncode == 1
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_an_answer_is_fetched_twice_and_from_anywhere(alone: House) -> None:
         assert (fetched.returncode, fetched.stdout) == (0, "word1 word2\n")
 
 
-def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: House) -> None:
+def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHome) -> None:
     code = (
         "import atexit, os, signal, sys; from holdfast.cli.main import main; sys.argv[1:] = ['dirs']\n"
         "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
@@ -68,7 +68,7 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: House) -> 
     assert b"\ndata " in said
 
 
-def _on_a_terminal(house: House, *arguments: str) -> bytes:
+def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
     """What a command, or a line of Python, sends to a terminal that is its stdout and stderr."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -89,7 +89,7 @@ EVIL = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31m\u202ed"
 TAME = "abcd"
 
 
-def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
+def test_untrusted_text_does_not_control_a_terminal(home: IsolatedHome) -> None:
     run_id = home.say("run", "--detach", f"words=1 {EVIL}")
     assert home.say("runs", "wait", run_id) == "word1"
     session = home.run_of(run_id).session_id
@@ -101,7 +101,7 @@ def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
 
 
-def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
+def test_an_answer_does_not_control_a_terminal(home: IsolatedHome) -> None:
     said = (
         f"from holdfast.cli.console.run_output import RunOutput, print_stderr; text = {EVIL!r}\n"
         "RunOutput('stream').write(text + chr(10)); print_stderr(text)\n"
@@ -118,7 +118,7 @@ SERVE = (
 )
 
 
-def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(alone: House) -> None:
+def test_a_piped_answer_has_no_control_sequences_unless_raw(alone: IsolatedHome) -> None:
     """They would act when the file is displayed. A sequence is also found where a stream splits it."""
     server = alone.start("serve", code=SERVE.format(ANSWER))
     assert server.stderr is not None
@@ -136,7 +136,7 @@ def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(a
     assert "\\u001b]0;" in alone.say("run", "--json", "hello"), "events are JSON, as they came"
 
 
-def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
+def test_a_tool_name_does_not_control_the_progress_line(home: IsolatedHome) -> None:
     """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
     said = (
         "import fcntl, struct, termios; from holdfast.cli.console.run_output import RunOutput\n"
@@ -165,21 +165,21 @@ run_prompt._import_follower()
 """
 
 
-def test_a_signal_while_types_are_loaded_waits(home: House) -> None:
+def test_a_signal_during_imports_is_deferred(home: IsolatedHome) -> None:
     """An exception out of a handler, in the middle of it, would be a segmentation fault."""
     process = home.start(code=LOADING)
     said, complaint = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
 
 
-def test_a_letter_that_the_terminal_does_not_know_is_no_error(home: House) -> None:
+def test_an_unencodable_character_is_not_an_error(home: IsolatedHome) -> None:
     home.say("run", "--run-id", "letters", "words=2 日本")
     done = _shell(home, "PYTHONIOENCODING=latin-1 $H runs show letters")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"> words=2 \u65e5\u672c" in done.stdout
 
 
-def test_time_is_up_also_for_a_pipe_that_has_no_end(home: House) -> None:
+def test_the_timeout_applies_to_a_pipe_that_stays_open(home: IsolatedHome) -> None:
     """C-46: who left it open may never close it."""
     read, write = os.pipe()
     try:
@@ -200,6 +200,6 @@ def test_time_is_up_also_for_a_pipe_that_has_no_end(home: House) -> None:
     assert "end of stdin" in done.stderr
 
 
-def test_a_terminal_that_cannot_clear_a_line_is_not_drawn_on(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_has_no_progress_line(home: IsolatedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(home.environment, "TERM", "dumb")
     assert _on_a_terminal(home, "-m", "holdfast", "run", "words=3 pause=60") == b"word1 word2 word3\r\n"

@@ -18,7 +18,7 @@ from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unre
         ("x" * 30 + " " + "y" * 20, "x" * 30 + "…"),
     ],
 )
-def test_the_title_of_a_session(text: str, title: str) -> None:
+def test_the_session_title_is_derived_from_the_prompt(text: str, title: str) -> None:
     assert run_prompt._title(text) == title
 
 

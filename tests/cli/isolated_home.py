@@ -1,4 +1,4 @@
-"""A home of its own for real processes: directories, an environment, and every process it started ended at the end."""
+"""An isolated home for real processes: directories, an environment, and the end of every started process."""
 
 import os
 import select
@@ -19,7 +19,7 @@ from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo
 from scratch import new_directory
 
-__all__ = ["PATIENCE", "House", "Process", "house", "shown_on"]
+__all__ = ["PATIENCE", "IsolatedHome", "Process", "isolated_home", "shown_on"]
 
 PATIENCE = 30.0
 Process = subprocess.Popen[bytes]
@@ -39,7 +39,7 @@ def shown_on(leader: int) -> bytes:
     return shown
 
 
-class House:
+class IsolatedHome:
     """The path is short: sockets live in it, and their paths have at most 104 bytes."""
 
     def __init__(self) -> None:
@@ -144,8 +144,8 @@ def _end(process: int) -> None:
 
 
 @contextmanager
-def house() -> Iterator[House]:
-    made = House()
+def isolated_home() -> Iterator[IsolatedHome]:
+    made = IsolatedHome()
     try:
         yield made
     finally:

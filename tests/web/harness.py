@@ -22,7 +22,7 @@ from holdfast.domain.models import ModelRequest, StreamPart, TextDelta
 from holdfast.providers.scripted_model import Act, Say, ScriptedModel, Step
 from server.helpers import EchoModel, Place, Server, place, serving
 
-__all__ = ["PATIENCE", "PHONE", "WIDE", "PlayModel", "Screen", "Stage", "launched", "stage"]
+__all__ = ["PATIENCE", "PHONE", "WIDE", "PageHarness", "PlayModel", "Screen", "launched", "page_harness"]
 
 PATIENCE = 15_000.0
 """Milliseconds. Nothing takes so long but a fault."""
@@ -120,7 +120,7 @@ class Screen:
             self.faults.append(f"asked another place: {url}")
 
 
-class Stage:
+class PageHarness:
     """A server in this loop, its model, and its pages."""
 
     def __init__(self, where: Place, server: Server, model: PlayModel, browser: Browser) -> None:
@@ -197,13 +197,13 @@ async def launched() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def stage(browser: Browser, prepare: Iterable[Callable[[Place], None]] = ()) -> AsyncIterator[Stage]:
+async def page_harness(browser: Browser, prepare: Iterable[Callable[[Place], None]] = ()) -> AsyncIterator[PageHarness]:
     model = PlayModel()
     async with place() as where:
         for step in prepare:
             step(where)
         async with serving(where, model) as server:
-            made = Stage(where, server, model, browser)
+            made = PageHarness(where, server, model, browser)
             try:
                 yield made
                 await made.close()

@@ -1,4 +1,4 @@
-"""The quick reader of a command line: where it answers, it answers as click does; where it does not, click decides."""
+"""The fast parser of a command line: it returns the same result as click, or leaves the command line to click."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -67,7 +67,7 @@ def _by_click(arguments: list[str]) -> RunArgs:
 
 
 @pytest.mark.parametrize("arguments", PLAIN, ids=" ".join)
-def test_it_reads_what_click_reads(arguments: list[str], places: dict[str, str]) -> None:
+def test_the_fast_parser_agrees_with_click(arguments: list[str], places: dict[str, str]) -> None:
     given = [
         places.get(item, item.replace("=FILE", f"={places['FILE']}")) if "FILE" in item or item in places else item
         for item in arguments
@@ -76,7 +76,7 @@ def test_it_reads_what_click_reads(arguments: list[str], places: dict[str, str])
 
 
 @pytest.mark.parametrize("arguments", DOUBTFUL, ids=" ".join)
-def test_it_leaves_the_rest_to_click(arguments: list[str], places: dict[str, str]) -> None:
+def test_the_fast_parser_leaves_unclear_command_lines_to_click(arguments: list[str], places: dict[str, str]) -> None:
     assert parse_fast([places.get(item, item) for item in arguments]) is None
 
 
@@ -90,12 +90,12 @@ def _options(command: click.Command) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_it_knows_every_option() -> None:
+def test_the_fast_parser_knows_every_option() -> None:
     assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.REPEATABLE}
     assert _options(server.serve_command) == {"flags": server_boot.FLAGS, "values": server_boot.VALUES, "many": {}}
     assert get_args(DeliveryMode) == get_args(Delivery)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["x"], ["--host"], ["--host", "--verbose"], ["--verbose=1"]])
-def test_a_server_is_not_started_by_a_command_line_that_needs_explaining(arguments: list[str]) -> None:
+def test_an_unclear_command_line_starts_no_server(arguments: list[str]) -> None:
     assert server_boot.serve_fast(arguments) is None

@@ -1,4 +1,4 @@
-"""`holdfast run` when a tool asks: a terminal is asked, without one the tool is refused."""
+"""Approvals in `holdfast run`: shown at a terminal, refused without one."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House
+from cli.isolated_home import PATIENCE, IsolatedHome
 from holdfast.cli.server_connection import ServerConnection, required_text
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
@@ -23,7 +23,7 @@ ANSWER = "word1 word2\n"
 class Seat:
     """Somebody at a terminal, which is the command's stdin and stderr; stdout is a pipe."""
 
-    def __init__(self, home: House, place: Path, *arguments: str) -> None:
+    def __init__(self, home: IsolatedHome, place: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
             [sys.executable, *(arguments if arguments[0] == "-c" else ("-m", "holdfast", *_quietly(*arguments)))],
@@ -64,7 +64,7 @@ def _quietly(*arguments: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def seat(home: House, place: Path, *arguments: str) -> Iterator[Seat]:
+def seat(home: IsolatedHome, place: Path, *arguments: str) -> Iterator[Seat]:
     made = Seat(home, place, *arguments)
     try:
         yield made
@@ -73,12 +73,12 @@ def seat(home: House, place: Path, *arguments: str) -> Iterator[Seat]:
 
 
 @pytest.fixture
-def place(home: House) -> Path:
+def place(home: IsolatedHome) -> Path:
     """A workspace of its own: what is allowed in one stays there."""
     return Path(tempfile.mkdtemp(dir=home.home))
 
 
-def test_without_a_terminal_a_tool_that_asks_is_refused(home: House, place: Path) -> None:
+def test_without_a_terminal_an_approval_is_refused(home: IsolatedHome, place: Path) -> None:
     done = home.call("run", WRITE, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
     assert "refused, because there is no terminal: write:" in done.stderr
@@ -87,13 +87,13 @@ def test_without_a_terminal_a_tool_that_asks_is_refused(home: House, place: Path
     assert not (place / "x").exists()
 
 
-def test_a_flag_allows_it(home: House, place: Path) -> None:
+def test_yolo_allows_a_tool_call(home: IsolatedHome, place: Path) -> None:
     done = home.call("run", "--yolo", WRITE, cwd=place)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
     assert (place / "x").read_text() == "1"
 
 
-def test_a_flag_does_not_allow_what_a_deny_rule_may_be_about(home: House, place: Path) -> None:
+def test_yolo_does_not_override_a_possible_deny_rule(home: IsolatedHome, place: Path) -> None:
     """Neither a denied program nor one whose name is made while the line runs; other lines run as before."""
     (place / "holdfast.toml").write_text('permissions.deny = ["bash(touch *)", "write(kept)"]\n')
     (place / "kept").write_text("1")
@@ -124,7 +124,7 @@ DOWN = "\x1b[B"
         ("some text\tn", False),
     ],
 )
-def test_an_approval_is_answered_at_the_terminal(home: House, place: Path, keys: str, is_written: bool) -> None:
+def test_an_approval_is_answered_at_the_terminal(home: IsolatedHome, place: Path, keys: str, is_written: bool) -> None:
     with seat(home, place, WRITE) as at:
         at.see(ASKED)
         assert "write: Create file" in at.seen
@@ -136,7 +136,7 @@ def test_an_approval_is_answered_at_the_terminal(home: House, place: Path, keys:
     assert (place / "x").exists() is is_written
 
 
-def test_typed_lines_do_not_answer(home: House, place: Path) -> None:
+def test_typed_lines_do_not_answer(home: IsolatedHome, place: Path) -> None:
     """Type-ahead, lines of any kind, and Enter within half a second: nothing is granted, denied or saved."""
     with seat(home, place, WRITE) as at:
         at.type("y\nyes\n\n")
@@ -153,7 +153,7 @@ def test_typed_lines_do_not_answer(home: House, place: Path) -> None:
     assert "write:write(x)" not in home.call("config", "show", cwd=place).stdout
 
 
-def test_the_terminal_is_left_as_it_was(home: House, place: Path) -> None:
+def test_the_terminal_attributes_are_restored(home: IsolatedHome, place: Path) -> None:
     with seat(home, place, WRITE) as at:
         before = at.attributes()
         at.see(ASKED)
@@ -165,7 +165,7 @@ def test_the_terminal_is_left_as_it_was(home: House, place: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", ["/always\n", f"\t{DOWN}{DOWN}\n"])
-def test_always_shows_the_rule_it_saves(home: House, place: Path, keys: str) -> None:
+def test_the_rule_saved_by_always_is_shown(home: IsolatedHome, place: Path, keys: str) -> None:
     with seat(home, place, WRITE) as at:
         at.see(ASKED)
         assert "“Always” saves the rule write:write(x)" in at.seen
@@ -174,12 +174,12 @@ def test_always_shows_the_rule_it_saves(home: House, place: Path, keys: str) -> 
     assert "write:write(x)" in home.call("config", "show", cwd=place).stdout
 
 
-def test_the_rule_of_a_refusal_can_be_copied(home: House, place: Path) -> None:
+def test_a_refusal_prints_a_rule_that_allows_the_call(home: IsolatedHome, place: Path) -> None:
     done = home.call("run", 'tool=bash {"command": "touch \\"a b\\" $X"} words=2', cwd=place)
     assert rf'permissions.allow = ["bash(= touch \"a b\" $X) in {place}"]' in done.stderr
 
 
-def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -> None:
+def test_an_approval_answered_by_another_client_is_closed(home: IsolatedHome, place: Path) -> None:
     with seat(home, place, "--run-id", "r1", WRITE) as at:
         at.see(ASKED)
         home.call("runs", "cancel", "r1", cwd=place)
@@ -196,7 +196,7 @@ os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
 """
 
 
-def test_who_pipes_a_prompt_at_a_terminal_is_asked_there(home: House, place: Path) -> None:
+def test_a_piped_prompt_uses_the_controlling_terminal_for_approvals(home: IsolatedHome, place: Path) -> None:
     line = f"echo '{WRITE}' | {sys.executable} -m holdfast run --quiet"
     with seat(home, place, "-c", PIPED, line) as at:
         at.see(ASKED)
@@ -205,7 +205,7 @@ def test_who_pipes_a_prompt_at_a_terminal_is_asked_there(home: House, place: Pat
     assert (place / "x").exists()
 
 
-def test_who_pipes_a_prompt_in_the_background_is_not_asked(home: House, place: Path) -> None:
+def test_a_background_process_does_not_read_the_terminal(home: IsolatedHome, place: Path) -> None:
     """To read from a terminal where it is not one's turn is to be stopped."""
     line = f"set -m; echo '{WRITE}' | {sys.executable} -m holdfast run --quiet & wait"
     with seat(home, place, "-c", PIPED, line) as at:
@@ -214,7 +214,7 @@ def test_who_pipes_a_prompt_in_the_background_is_not_asked(home: House, place: P
     assert not (place / "x").exists()
 
 
-def test_who_waits_for_a_run_at_a_terminal_is_asked(home: House, place: Path) -> None:
+def test_runs_wait_shows_approvals_at_a_terminal(home: IsolatedHome, place: Path) -> None:
     left = home.say("run", "--detach", "--cwd", str(place), WRITE)
     with seat(home, place, "runs", "wait", left) as at:
         at.see(ASKED)
@@ -223,7 +223,7 @@ def test_who_waits_for_a_run_at_a_terminal_is_asked(home: House, place: Path) ->
     assert (place / "x").exists()
 
 
-def test_who_waits_for_a_run_without_a_terminal_does_not_wait_for_ever(home: House, place: Path) -> None:
+def test_runs_wait_refuses_approvals_without_a_terminal(home: IsolatedHome, place: Path) -> None:
     left = home.say("run", "--detach", "--cwd", str(place), WRITE)
     done = home.call("runs", "wait", left, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
@@ -231,7 +231,7 @@ def test_who_waits_for_a_run_without_a_terminal_does_not_wait_for_ever(home: Hou
     assert not (place / "x").exists()
 
 
-def test_who_waits_without_a_terminal_decides_nothing_for_somebody_who_works_there(home: House, place: Path) -> None:
+def test_runs_wait_does_not_answer_for_an_interactive_client(home: IsolatedHome, place: Path) -> None:
     with closing(ServerConnection(home.where, str(place))) as connection:
         connection.open()
         session = required_text(connection.request_json("POST", connection.path("sessions"), body={"title": "x"}), "id")

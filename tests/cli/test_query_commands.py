@@ -1,4 +1,4 @@
-"""The commands around `run`: what they print, and what they say when something is wrong."""
+"""The commands around `run`: output and error messages."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.house import PATIENCE, House
+from cli.isolated_home import PATIENCE, IsolatedHome
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
 from holdfast.cli.run_client.run_lookup import expand_id
@@ -19,7 +19,7 @@ from holdfast.server.rotating_log import KEPT, LONGEST
 
 
 @pytest.fixture(scope="module")
-def place(home: House) -> str:
+def place(home: IsolatedHome) -> str:
     """A directory with two sessions: one with a tool and an answer, one that failed."""
     made = home.home / "talked"
     made.mkdir()
@@ -28,11 +28,11 @@ def place(home: House) -> str:
     return str(made)
 
 
-def _session(home: House, run_id: str, place: str | None = None) -> str:
+def _session(home: IsolatedHome, run_id: str, place: str | None = None) -> str:
     return home.run_of(run_id, place).session_id
 
 
-def test_runs_are_listed(home: House, place: str) -> None:
+def test_runs_are_listed(home: IsolatedHome, place: str) -> None:
     lines = home.say("runs", "--cwd", place).splitlines()
     assert lines[0].split() == ["RUN", "STATE", "AGE", "PROMPT"]
     assert [line.split()[:2] for line in lines[1:]] == [["broke", "failed"], ["told", "completed"]]
@@ -43,19 +43,19 @@ def test_runs_are_listed(home: House, place: str) -> None:
     assert [run["run_id"] for run in msgspec.json.decode(one)] == ["told"]
 
 
-def test_a_run_is_shown_from_anywhere(home: House, place: str) -> None:
+def test_a_run_is_shown_from_anywhere(home: IsolatedHome, place: str) -> None:
     shown = home.call("runs", "show", "told", cwd=Path(place)).stdout
     assert "completed" in shown
     assert shown.endswith("\n> words=3 tool=ls\n\nword1 word2 word3\n")
 
 
-def test_waiting_tells_how_it_ended(home: House, place: str) -> None:
+def test_runs_wait_reports_the_outcome(home: IsolatedHome, place: str) -> None:
     done = home.call("runs", "wait", "broke", "--cwd", place)
     assert (done.returncode, done.stdout) == (1, "")
     assert "asked to fail" in done.stderr
 
 
-def test_waiting_can_end_before_the_run(home: House) -> None:
+def test_runs_wait_can_time_out(home: IsolatedHome) -> None:
     """And the run goes on, until somebody cancels it."""
     run_id = home.say("run", "--detach", "words=2000 pause=20")
     done = home.call("runs", "wait", "--timeout", "0.1", run_id)
@@ -72,14 +72,14 @@ def test_waiting_can_end_before_the_run(home: House) -> None:
 
 
 @pytest.mark.parametrize(("verb", "name"), [("show", "nobody"), ("wait", ".."), ("cancel", "a/b")])
-def test_a_run_that_is_not_there(home: House, verb: str, name: str) -> None:
+def test_an_unknown_run(home: IsolatedHome, verb: str, name: str) -> None:
     done = home.call("runs", verb, name)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith("holdfast: ")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_sessions_are_listed(home: House, place: str) -> None:
+def test_sessions_are_listed(home: IsolatedHome, place: str) -> None:
     lines = home.say("sessions", "--cwd", place).splitlines()
     assert lines[0].split() == ["SESSION", "AGE", "MESSAGES", "TITLE"]
     assert {line.split()[0] for line in lines[1:]} == {_session(home, "told", place), _session(home, "broke", place)}
@@ -87,7 +87,7 @@ def test_sessions_are_listed(home: House, place: str) -> None:
     assert len(msgspec.json.decode(home.say("sessions", "list", "--json", "--cwd", place))) == 2
 
 
-def test_a_session_is_read(home: House, place: str) -> None:
+def test_a_session_is_read(home: IsolatedHome, place: str) -> None:
     said = home.say("sessions", "show", _session(home, "told", place), "--cwd", place)
     assert said.endswith("\n\n> words=3 tool=ls\n\n[tool ls]\n\nword1 word2 word3")
     assert "please fail" in home.say("sessions", "last", "--cwd", place)
@@ -95,7 +95,7 @@ def test_a_session_is_read(home: House, place: str) -> None:
     assert [message["role"] for message in messages] == ["user", "assistant"]
 
 
-def test_a_session_is_exported(home: House, place: str) -> None:
+def test_a_session_is_exported(home: IsolatedHome, place: str) -> None:
     session = _session(home, "told", place)
     assert "## You\n\nwords=3 tool=ls" in home.say("sessions", "export", session, "--cwd", place)
     file = home.home / "talk.json"
@@ -105,7 +105,7 @@ def test_a_session_is_exported(home: House, place: str) -> None:
     assert len(exported["messages"]) == 4
 
 
-def test_a_session_is_renamed_and_deleted(home: House) -> None:
+def test_a_session_is_renamed_and_deleted(home: IsolatedHome) -> None:
     run_id = home.say("run", "--detach", "words=1")
     home.say("runs", "wait", run_id)
     session = _session(home, run_id)
@@ -122,7 +122,7 @@ def test_a_session_is_renamed_and_deleted(home: House) -> None:
         assert "no such session" in done.stderr
 
 
-def test_the_beginning_of_an_id_is_enough(home: House) -> None:
+def test_a_prefix_of_an_id_is_sufficient(home: IsolatedHome) -> None:
     """Of a run that was left, also from elsewhere."""
     place = home.home / "short"
     place.mkdir()
@@ -141,7 +141,7 @@ def test_the_beginning_of_an_id_is_enough(home: House) -> None:
     assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
 
 
-def test_only_what_is_certain_is_found_by_its_beginning() -> None:
+def test_only_unique_prefixes_of_generated_ids_are_expanded() -> None:
     first, second = "abcd" + "0" * 28, "abcd" + "1" * 28
     assert expand_id("abcd0", [first, second, "abcd0-mine"]) == first
     assert expand_id("abcd", ["abcd", first]) == "abcd"
@@ -150,7 +150,7 @@ def test_only_what_is_certain_is_found_by_its_beginning() -> None:
         expand_id("abcd", [second, first])
 
 
-def test_where_nothing_was_said_yet(home: House) -> None:
+def test_a_directory_without_sessions(home: IsolatedHome) -> None:
     empty = home.home / "empty"
     empty.mkdir()
     for what in ("runs", "sessions"):
@@ -161,7 +161,7 @@ def test_where_nothing_was_said_yet(home: House) -> None:
     assert home.call("attach", cwd=empty).returncode == 4
 
 
-def test_a_session_is_followed(home: House) -> None:
+def test_a_session_is_followed(home: IsolatedHome) -> None:
     """What was said, then what is being said, each once."""
     run_id = home.say("run", "--detach", "words=3")
     home.say("runs", "wait", run_id)
@@ -177,7 +177,7 @@ def test_a_session_is_followed(home: House) -> None:
     assert (process.wait(PATIENCE), seen) == (130, wanted)
 
 
-def test_following_survives_the_server(alone: House) -> None:
+def test_following_survives_the_server(alone: IsolatedHome) -> None:
     """C-46: it is started again, and what comes then is shown too."""
     server = alone.serve()
     run_id = alone.say("run", "--detach", "words=3")
@@ -198,14 +198,14 @@ def test_following_survives_the_server(alone: House) -> None:
     assert (process.wait(PATIENCE), seen) == (130, before + after)
 
 
-def test_the_server_tells_of_itself(home: House, place: str) -> None:
+def test_the_server_status_is_printed(home: IsolatedHome, place: str) -> None:
     status = msgspec.json.decode(home.say("server", "status", "--json"))
     assert status["pid"] == home.server_process()
     assert status["data_dir"] == os.path.realpath(home.home / "d")
     assert f"process {status['pid']}" in home.say("server")
 
 
-def test_without_a_server(alone: House) -> None:
+def test_without_a_server(alone: IsolatedHome) -> None:
     """Looking starts nothing."""
     done = alone.call("server")
     assert (done.returncode, "No server is running." in done.stderr) == (4, True)
@@ -220,7 +220,7 @@ def test_without_a_server(alone: House) -> None:
     assert not (alone.home / "d").exists()
 
 
-def test_a_long_log_is_turned_over(alone: House) -> None:
+def test_a_long_log_is_rotated(alone: IsolatedHome) -> None:
     """R11: five files at most, and what the server says goes to the first."""
     log = Path(alone.where.log)
     log.parent.mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_a_long_log_is_turned_over(alone: House) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_logs_are_followed(alone: House) -> None:
+def test_logs_are_followed(alone: IsolatedHome) -> None:
     """Also when the file is turned over."""
     log = alone.home / "d" / "logs" / "server.log"
     log.parent.mkdir(parents=True)
@@ -254,7 +254,7 @@ def test_logs_are_followed(alone: House) -> None:
     assert process.wait(PATIENCE) == 130
 
 
-def test_a_reader_that_leaves_is_no_error(home: House, place: str) -> None:
+def test_a_closed_pipe_is_not_an_error(home: IsolatedHome, place: str) -> None:
     process = home.start("sessions", "export", _session(home, "told", place), "--cwd", place)
     assert process.stdout is not None
     process.stdout.close()
@@ -263,7 +263,7 @@ def test_a_reader_that_leaves_is_no_error(home: House, place: str) -> None:
     process.wait(PATIENCE)
 
 
-def test_the_example_for_programs_does_what_it_says(home: House) -> None:
+def test_the_client_example_works(home: IsolatedHome) -> None:
     """Attach, prompt, stream, cancel, in some ten lines of Python."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "client.py"
     process = home.start(code=example.read_text())
@@ -275,14 +275,14 @@ def test_the_example_for_programs_does_what_it_says(home: House) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_can_complete(shell: str) -> None:
+def test_completion_scripts_are_printed(shell: str) -> None:
     assert "_HOLDFAST_COMPLETE" in CliRunner().invoke(holdfast, ["completion", shell]).stdout
 
 
 @pytest.mark.parametrize(
     "name", ["run", "runs", "sessions", "attach", "serve", "server", "logs", "dirs", "completion", "demo"]
 )
-def test_help_teaches(name: str) -> None:
+def test_every_help_text_has_a_summary(name: str) -> None:
     runner = CliRunner()
     assert name in runner.invoke(holdfast, ["--help"]).stdout
     said = runner.invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
@@ -292,7 +292,7 @@ def test_help_teaches(name: str) -> None:
 
 
 @pytest.mark.parametrize("group", ["sessions", "runs", "server"])
-def test_help_teaches_by_example_in_every_group(group: str) -> None:
+def test_every_group_has_examples(group: str) -> None:
     found = holdfast.get_command(click.Context(holdfast), group)
     assert isinstance(found, click.Group)
     for name in found.commands:
@@ -301,7 +301,7 @@ def test_help_teaches_by_example_in_every_group(group: str) -> None:
         assert max(map(len, said.splitlines())) <= 100
 
 
-def test_the_first_help_teaches() -> None:
+def test_the_top_level_help() -> None:
     said = CliRunner().invoke(holdfast, ["--help"]).stdout
     assert '\n    git diff | holdfast run "' in said
     assert max(map(len, said.splitlines())) <= 80
@@ -328,14 +328,14 @@ def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         ("holdfast run --delivery re", {"reject"}),
     ],
 )
-def test_words_are_completed(line: str, words: set[str]) -> None:
+def test_command_names_are_completed(line: str, words: set[str]) -> None:
     """Also those of a group that lists when it is called without a word."""
     given = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_HOLDFAST_COMPLETE": "bash_complete"}
     said = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
     assert {word.partition(",")[2] for word in said.split()} == words
 
 
-def test_fish_is_told_all_of_an_explanation() -> None:
+def test_fish_completions_keep_commas() -> None:
     """A comma in it does not end it."""
     script = CliRunner().invoke(holdfast, ["completion", "fish"]).stdout
     assert 'string split -m 1 ","' in script

@@ -1,4 +1,4 @@
-"""What the page can do beside talking: files and their undo, attachments, the queue, the timeline and its replay."""
+"""Features beside the conversation: changed files and undo, attachments, the queue, the timeline and its replay."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from holdfast.providers.scripted_model import Call, Say
 from holdfast.testing.gates import until
 from server.helpers import collect, prompt
-from web.stage import Stage
+from web.harness import PageHarness
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _GIVE = """([how, name, data]) => {
@@ -30,8 +30,8 @@ _FRAMES = """new Promise(drawn => {
 })"""
 
 
-async def test_pictures_are_attached_by_paste_and_drop(show: Stage) -> None:
-    screen = await show.screen()
+async def test_images_are_attached_by_paste_and_drop(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.is_live()
     for number, how in enumerate(("paste", "drop"), 1):
         await screen.page.evaluate(_GIVE, [how, f"{how}.png", _PIXEL])
@@ -39,16 +39,16 @@ async def test_pictures_are_attached_by_paste_and_drop(show: Stage) -> None:
     await screen.send("look at these")
     await expect(screen.answers.last).to_contain_text("echo: look at these")
     await expect(screen.at("attachment")).to_have_count(0)
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
     size = len(base64.b64decode(_PIXEL))
     assert [(item.mime_type, item.size) for item in run.attachments] == [("image/png", size)] * 2
 
 
-async def test_a_change_is_shown_and_taken_back(show: Stage) -> None:
-    path = Path(show.where.project()) / "a.txt"
-    show.model.acts["write it"] = (Call("write", json.dumps({"file_path": "a.txt", "content": "one\n"})),)
-    screen = await show.screen()
+async def test_a_change_is_shown_and_undone(harness: PageHarness) -> None:
+    path = Path(harness.where.project()) / "a.txt"
+    harness.model.acts["write it"] = (Call("write", json.dumps({"file_path": "a.txt", "content": "one\n"})),)
+    screen = await harness.screen()
     await screen.send("write it")
     await screen.at("permission").locator('[data-action="allow"]').click()
     await expect(screen.answers.last).to_contain_text("Done.")
@@ -59,31 +59,34 @@ async def test_a_change_is_shown_and_taken_back(show: Stage) -> None:
     await until(lambda: not path.exists())
 
 
-async def test_the_queue_is_reordered_and_emptied_by_hand(show: Stage) -> None:
-    screen = await show.screen()
+async def test_the_queue_is_reordered_and_emptied(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.send("feed")
     await expect(screen.at("stop")).to_be_visible()
     for name in ("first", "second"):
         await screen.composer.fill(name)
         await screen.at("queue").click()
     await expect(screen.at("queue-item")).to_have_count(2)
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     waiting = [run.prompt for run in reversed(await client.list_runs(workspace)) if run.state == "waiting"]
     assert waiting == ["first", "second"]
     await screen.at("queue-item").last.get_by_role("button", name="Remove").click()
     await expect(screen.at("queue-item")).to_have_count(1)
-    show.model.say("Fed.")
-    show.model.stop()
+    harness.model.say("Fed.")
+    harness.model.stop()
     await expect(screen.answers.last).to_contain_text("echo: first")
 
 
-async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stage) -> None:
-    show.model.acts["work"] = (Say("Now."), Call("bash", json.dumps({"command": "echo seen", "description": "say so"})))
-    client, workspace = await show.terminal()
+async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(harness: PageHarness) -> None:
+    harness.model.acts["work"] = (
+        Say("Now."),
+        Call("bash", json.dumps({"command": "echo seen", "description": "say so"})),
+    )
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "past")).id
     await prompt(client, workspace, session, "work", "r1")
     await collect(client, workspace, ["r1"])
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.open_session(session)
     await screen.page.get_by_role("button", name="Timeline").click()
     timeline = screen.at("timeline")
@@ -114,13 +117,13 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     await expect(timeline.get_by_role("button", name="work")).to_be_focused()
 
 
-async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage) -> None:
-    client, workspace = await show.terminal()
+async def test_search_finds_titles_and_texts_of_all_sessions(harness: PageHarness) -> None:
+    client, workspace = await harness.terminal()
     for number, title in enumerate(("about lighthouses", "about harbours", "about nothing")):
         session = (await client.create_session(workspace, title)).id
         await prompt(client, workspace, session, f"number {number}, anchors", f"r{number}")
     await collect(client, workspace, ["r0", "r1", "r2"])
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.is_live()
     await screen.page.keyboard.press("Control+Shift+f")
     field = screen.page.get_by_role("combobox", name="Find in all sessions")
@@ -136,18 +139,18 @@ async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage)
     await expect(screen.page.locator(".message.marked")).to_contain_text("echo: number 1")
 
 
-async def test_a_place_far_up_is_found_and_stays_in_sight(show: Stage) -> None:
+async def test_a_match_far_up_is_scrolled_into_view(harness: PageHarness) -> None:
     """Only the end of a long conversation is drawn, and what was never seen has no true height yet."""
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "long")).id
     names = [f"r{number}" for number in range(80)]
     for name in names:
-        show.model.lumps[f"about {name}."] = "\n\n".join(
+        harness.model.lumps[f"about {name}."] = "\n\n".join(
             f"{name}, line {line}" for line in range(sum(map(ord, name)) % 40)
         )
         await prompt(client, workspace, session, f"about {name}.", name)
     await collect(client, workspace, names)
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.open_session(session)
     await expect(screen.answers.last).to_be_in_viewport()
     await screen.page.keyboard.press("Control+f")
@@ -164,13 +167,13 @@ async def test_a_place_far_up_is_found_and_stays_in_sight(show: Stage) -> None:
         await expect(found).to_be_in_viewport(ratio=1)
 
 
-async def test_keys_alone_are_enough(show: Stage) -> None:
+async def test_the_page_can_be_used_with_the_keyboard_alone(harness: PageHarness) -> None:
     """A session is made, a prompt sent, another session found and opened, without a mouse."""
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     other = (await client.create_session(workspace, "the other one")).id
     await prompt(client, workspace, other, "hello", "r1")
     await collect(client, workspace, ["r1"])
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.is_live()
     keys = screen.page.keyboard
     await expect(screen.composer).to_be_focused()

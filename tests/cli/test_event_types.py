@@ -1,4 +1,4 @@
-"""Every type of event, and what the commands that follow a session make of it."""
+"""Every type of event, and its output in the commands that follow a session."""
 
 import pytest
 
@@ -23,13 +23,13 @@ NOT_REPORTED = {"attached", "removed", "tool_output"}
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_which_session_an_event_is_about(name: str) -> None:
+def test_the_session_of_every_event_type(name: str) -> None:
     is_about = name in ABOUT_A_SESSION - NOT_REPORTED
     assert event_session(event_of(name, HERE)) == (HERE if is_about else None)
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_what_is_shown_of_it(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_every_event_type(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     for session in (THERE, HERE):
         screen = _Screen()
         if name in GROWTH:
@@ -41,7 +41,7 @@ def test_what_is_shown_of_it(name: str, capfd: pytest.CaptureFixture[str]) -> No
         )
 
 
-def test_a_session_that_is_deleted_ends_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_deleted_session_ends_attach(capfd: pytest.CaptureFixture[str]) -> None:
     _show(event_of("session", THERE, change="deleted"), HERE, _Screen(), None)
     with pytest.raises(CommandError, match="was deleted"):
         _show(event_of("session", HERE, change="deleted"), HERE, _Screen(), None)

@@ -1,4 +1,4 @@
-"""Axe finds nothing serious, in light and dark, from phone to wide screen; nothing is wider than the screen."""
+"""Axe finds no serious violations in light and dark, from phone to wide screen; nothing is wider than the screen."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from holdfast.providers.scripted_model import Call, Say, Think
-from web.stage import PHONE, WIDE, Screen, Stage
+from web.harness import PHONE, WIDE, PageHarness, Screen
 
 _AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
 _ANSWER = """## A plan
@@ -74,11 +74,11 @@ async def fits(screen: Screen) -> None:
     assert await screen.page.evaluate(_TOO_WIDE) == []
 
 
-async def test_a_long_list_of_sessions_takes_no_room_from_what_stands_above_it(show: Stage) -> None:
-    client, workspace = await show.terminal()
+async def test_a_long_session_list_does_not_shrink_the_elements_above_it(harness: PageHarness) -> None:
+    client, workspace = await harness.terminal()
     for number in range(30):
         await client.create_session(workspace, f"number {number}")
-    screen = await show.screen()
+    screen = await harness.screen()
     await expect(screen.at("session")).to_have_count(30)
     sizes = "['.side-head', 'header.bar'].map(one => document.querySelector(one).offsetHeight)"
     left, right = await screen.page.evaluate(sizes)
@@ -86,15 +86,15 @@ async def test_a_long_list_of_sessions_takes_no_room_from_what_stands_above_it(s
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", "phone"), ("dark", "laptop")])
-async def test_axe_finds_nothing_serious_and_everything_fits(show: Stage, theme: str, size: str) -> None:
-    show.model.acts["talk"] = (
+async def test_axe_finds_no_serious_violations_and_everything_fits(harness: PageHarness, theme: str, size: str) -> None:
+    harness.model.acts["talk"] = (
         Think("What would be best?"),
         Say(_ANSWER),
         Call("bash", json.dumps({"command": "seq 30", "description": "count"})),
     )
-    show.model.acts["write it"] = (Call("write", json.dumps({"file_path": "a.py", "content": _CODE})),)
+    harness.model.acts["write it"] = (Call("write", json.dumps({"file_path": "a.py", "content": _CODE})),)
     first, *others = _SIZES[size]
-    screen = await show.screen(size=first, theme=theme)
+    screen = await harness.screen(size=first, theme=theme)
     faults: dict[str, list[str]] = {}
 
     async def look(name: str, place: str = "html") -> None:

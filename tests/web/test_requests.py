@@ -1,4 +1,4 @@
-"""R10 in the browser: every screen asks, the first answer counts, the others say who gave it."""
+"""R10 in the browser: every client shows a request, the first answer counts, the others show where it was given."""
 
 import json
 
@@ -6,7 +6,7 @@ from playwright.async_api import expect
 
 from holdfast.providers.scripted_model import Call
 from server.helpers import collect
-from web.stage import PHONE, Stage
+from web.harness import PHONE, PageHarness
 
 _WRITE = (Call("write", json.dumps({"file_path": "a.txt", "content": "one\n"})),)
 _QUESTION = {
@@ -21,9 +21,9 @@ _QUESTION = {
 }
 
 
-async def test_a_permission_is_answered_in_one_tab_and_closes_in_the_other(show: Stage) -> None:
-    show.model.acts["write it"] = _WRITE
-    first, second = await show.screen(), await show.screen()
+async def test_a_permission_is_answered_in_one_tab_and_closes_in_the_other(harness: PageHarness) -> None:
+    harness.model.acts["write it"] = _WRITE
+    first, second = await harness.screen(), await harness.screen()
     await second.is_live()
     await first.send("write it")
     await expect(first.at("permission")).to_be_visible()
@@ -35,14 +35,14 @@ async def test_a_permission_is_answered_in_one_tab_and_closes_in_the_other(show:
     await expect(second.at("permission-closed")).to_contain_text("Allowed in another page")
     await expect(first.at("permission-closed")).to_be_hidden()
     await expect(first.answers.last).to_contain_text("Done.")
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     assert await client.pending_permissions(workspace) == ()
 
 
-async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> None:
+async def test_a_postponed_request_shows_where_it_was_answered(harness: PageHarness) -> None:
     """And it is answered with keys, also after a reason was begun and given up."""
-    show.model.acts["write it"] = _WRITE
-    first, second = await show.screen(), await show.screen()
+    harness.model.acts["write it"] = _WRITE
+    first, second = await harness.screen(), await harness.screen()
     await second.is_live()
     await first.send("write it")
     await expect(first.at("permission")).to_be_visible()
@@ -61,14 +61,14 @@ async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> No
     await expect(first.at("tool")).to_have_attribute("data-state", "done")
 
 
-async def test_an_ask_survives_a_reload_and_goes_with_its_run(show: Stage) -> None:
-    show.model.acts["write it"] = _WRITE
-    screen = await show.screen()
+async def test_a_request_survives_a_reload_and_closes_with_its_run(harness: PageHarness) -> None:
+    harness.model.acts["write it"] = _WRITE
+    screen = await harness.screen()
     await screen.send("write it")
     await expect(screen.at("permission")).to_be_visible()
     await screen.page.reload()
     await expect(screen.at("permission")).to_be_visible()
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
     await client.cancel_run(workspace, run.run_id)
     await expect(screen.at("permission")).to_be_hidden()
@@ -76,9 +76,9 @@ async def test_an_ask_survives_a_reload_and_goes_with_its_run(show: Stage) -> No
     assert end.outcome == "cancelled"
 
 
-async def test_an_ask_of_one_session_does_not_block_another(show: Stage) -> None:
-    show.model.acts["write it"] = _WRITE
-    screen = await show.screen()
+async def test_a_request_of_one_session_does_not_block_another(harness: PageHarness) -> None:
+    harness.model.acts["write it"] = _WRITE
+    screen = await harness.screen()
     await screen.send("write it")
     await expect(screen.at("permission")).to_be_visible()
     await screen.page.get_by_label("Decide later").click()
@@ -86,32 +86,32 @@ async def test_an_ask_of_one_session_does_not_block_another(show: Stage) -> None
     await screen.at("new-session").click()
     await screen.send("something else")
     await expect(screen.answers.last).to_contain_text("echo: something else")
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     assert len(await client.pending_permissions(workspace)) == 1
 
 
-async def test_a_question_is_answered(show: Stage) -> None:
-    show.model.acts["ask me"] = (Call("question", json.dumps(_QUESTION)),)
-    screen = await show.screen()
+async def test_a_question_is_answered(harness: PageHarness) -> None:
+    harness.model.acts["ask me"] = (Call("question", json.dumps(_QUESTION)),)
+    screen = await harness.screen()
     await screen.send("ask me")
     await expect(screen.at("question")).to_contain_text("Which colour?")
     await screen.at("question").get_by_text("Green").click()
     await screen.at("question").locator('[data-action="send"]').click()
     await expect(screen.at("question")).to_be_hidden()
     await expect(screen.answers.last).to_contain_text("Done.")
-    results = [part for request in show.model.requests for part in request.messages[-1].tool_results]
+    results = [part for request in harness.model.requests for part in request.messages[-1].tool_results]
     assert not results or "Green" in str(results)
 
 
-async def open_requests(show: Stage) -> int:
-    client, workspace = await show.terminal()
+async def open_requests(harness: PageHarness) -> int:
+    client, workspace = await harness.terminal()
     return len(await client.pending_permissions(workspace)) + len(await client.pending_questions(workspace))
 
 
-async def test_text_typed_while_a_request_appears_is_a_prompt(show: Stage) -> None:
+async def test_text_typed_while_a_request_appears_is_a_prompt(harness: PageHarness) -> None:
     """Letters of the shortcuts, digits, a paste, a held Enter, a click: nothing is answered, and no letter is lost."""
-    show.model.acts["write it"] = _WRITE
-    screen = await show.screen()
+    harness.model.acts["write it"] = _WRITE
+    screen = await harness.screen()
     keyboard, request = screen.page.keyboard, screen.at("permission")
     await screen.send("write it")
     await keyboard.type("always")
@@ -134,18 +134,18 @@ async def test_text_typed_while_a_request_appears_is_a_prompt(show: Stage) -> No
     await expect(request).to_have_attribute("data-state", "active")
     await keyboard.down("Enter")
     await keyboard.up("Enter")
-    assert await open_requests(show) == 1
+    assert await open_requests(harness) == 1
     await expect(request).to_have_attribute("data-state", "active")
     await keyboard.press("ArrowRight")
     await keyboard.press("ArrowLeft")
     await keyboard.press("Enter")
     await expect(request).to_be_hidden()
-    assert await open_requests(show) == 0
+    assert await open_requests(harness) == 0
 
 
-async def test_the_next_request_has_to_settle_and_a_question_takes_numbers(show: Stage) -> None:
-    show.model.acts["both"] = (*_WRITE, Call("question", json.dumps(_QUESTION)))
-    screen = await show.screen()
+async def test_the_next_request_has_to_settle_and_a_question_takes_numbers(harness: PageHarness) -> None:
+    harness.model.acts["both"] = (*_WRITE, Call("question", json.dumps(_QUESTION)))
+    screen = await harness.screen()
     keyboard = screen.page.keyboard
     await screen.send("both")
     await screen.composer.fill("a draft")
@@ -167,10 +167,10 @@ async def test_the_next_request_has_to_settle_and_a_question_takes_numbers(show:
     await expect(screen.at("question")).to_be_hidden()
 
 
-async def test_auto_approve_is_confirmed_and_shown(show: Stage) -> None:
-    screen = await show.screen(size=PHONE)
+async def test_auto_approve_is_confirmed_and_shown(harness: PageHarness) -> None:
+    screen = await harness.screen(size=PHONE)
     await screen.is_live()
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     for keys, is_on in ((("y", "Enter"), False), (("Tab", "Enter"), True)):
         await screen.page.keyboard.press("Alt+y")
         await expect(screen.at("confirm")).to_be_visible()

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from web.recorded import Recording, folded, recordings
+from web.recordings import Recording, folded, recordings
 
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_the_terminal_shows_what_is_recorded(path: Path) -> None:
+def test_the_python_fold_matches_the_recordings(path: Path) -> None:
     recording = msgspec.json.decode(path.read_bytes(), type=Recording)
     assert recording.steps
     for kind in ("all", "watched"):
@@ -20,7 +20,7 @@ def test_the_terminal_shows_what_is_recorded(path: Path) -> None:
         assert digests == recording.digests[kind]
 
 
-def test_the_recordings_have_everything_a_stream_can_say() -> None:
+def test_the_recordings_contain_every_event_type() -> None:
     said = set()
     for path in recordings():
         for step in msgspec.json.decode(path.read_bytes(), type=Recording).steps:

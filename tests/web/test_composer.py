@@ -1,4 +1,4 @@
-"""The composer in the browser: what is offered, what waits, what comes back, and what one sees meanwhile."""
+"""The composer in the browser: completions, the queue, drafts, history and scrolling."""
 
 from pathlib import Path
 
@@ -6,24 +6,24 @@ from playwright.async_api import expect
 
 from holdfast.domain.messages import BinaryPart, Message
 from server.helpers import prompt
-from web.stage import Stage
+from web.harness import PageHarness
 
 _AT = "document.querySelector('.scroller')"
 _REST = f"({_AT}.scrollHeight - {_AT}.scrollTop - {_AT}.clientHeight)"
 
 
-async def _asked(show: Stage) -> tuple[Message, ...]:
-    client, workspace = await show.terminal()
+async def _asked(harness: PageHarness) -> tuple[Message, ...]:
+    client, workspace = await harness.terminal()
     (session,) = await client.list_sessions(workspace)
     return await client.list_user_messages(workspace, session.id)
 
 
-async def test_a_file_is_named_by_a_few_letters_and_its_text_goes_along(show: Stage) -> None:
-    root = Path(show.where.project())
+async def test_a_mentioned_file_is_completed_and_attached(harness: PageHarness) -> None:
+    root = Path(harness.where.project())
     (root / "src").mkdir()
     (root / "src" / "review.py").write_text("not this")
     (root / "src" / "view.py").write_text("the text of the view")
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.is_live()
     await screen.composer.press_sequentially("look at @vie")
     offers = screen.page.get_by_role("option")
@@ -33,15 +33,15 @@ async def test_a_file_is_named_by_a_few_letters_and_its_text_goes_along(show: St
     await screen.composer.press("Enter")
     await expect(screen.prompts.last).to_contain_text("view.py")
     await expect(screen.answers.last).to_contain_text("echo:")
-    (message,) = await _asked(show)
+    (message,) = await _asked(harness)
     assert any(
         b"the text of the view" in bytes(part.data.data) for part in message.parts if isinstance(part, BinaryPart)
     )
 
 
-async def test_what_was_written_is_still_there_when_the_page_is_loaded_again(show: Stage) -> None:
+async def test_drafts_survive_a_reload(harness: PageHarness) -> None:
     """Once it is sent it is not."""
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.is_live()
     await screen.composer.fill("half a thought")
     await screen.page.reload()
@@ -54,8 +54,8 @@ async def test_what_was_written_is_still_there_when_the_page_is_loaded_again(sho
     await expect(screen.composer).to_have_value("")
 
 
-async def test_prompts_that_wait_are_moved_removed_and_taken_back(show: Stage) -> None:
-    screen = await show.screen()
+async def test_queued_prompts_are_moved_removed_and_edited(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.is_live()
     await screen.send("feed")
     await expect(screen.at("stop")).to_be_visible()
@@ -91,11 +91,11 @@ async def test_prompts_that_wait_are_moved_removed_and_taken_back(show: Stage) -
     await expect(screen.answers.last).to_contain_text("Cancelled")
 
 
-async def test_what_was_sent_is_found_again(show: Stage) -> None:
-    client, workspace = await show.terminal()
+async def test_sent_prompts_are_found_in_the_history(harness: PageHarness) -> None:
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "s")).id
     await prompt(client, workspace, session, "from the terminal")
-    screen = await show.screen()
+    screen = await harness.screen()
     await screen.is_live()
     await screen.send("from the page")
     await expect(screen.answers.last).to_contain_text("echo: from the page")
@@ -113,8 +113,8 @@ async def test_what_was_sent_is_found_again(show: Stage) -> None:
     await expect(screen.composer).to_have_value("from the terminal")
 
 
-async def test_a_command_of_the_shell_is_run_and_shown(show: Stage) -> None:
-    screen = await show.screen()
+async def test_a_shell_command_is_run_and_shown(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.is_live()
     await screen.send("!echo said by the shell; exit 3")
     await expect(screen.prompts.last).to_contain_text("said by the shell")
@@ -122,21 +122,21 @@ async def test_a_command_of_the_shell_is_run_and_shown(show: Stage) -> None:
     await expect(screen.composer).to_have_value("")
 
 
-async def test_the_newest_line_is_followed_until_the_reader_scrolls(show: Stage) -> None:
-    screen = await show.screen()
+async def test_the_newest_line_is_followed_until_the_reader_scrolls(harness: PageHarness) -> None:
+    screen = await harness.screen()
     await screen.is_live()
     await screen.send("feed")
-    show.model.say(*(f"line {number}\n\n" for number in range(80)))
+    harness.model.say(*(f"line {number}\n\n" for number in range(80)))
     await expect(screen.answers.last).to_contain_text("line 79")
     await screen.page.wait_for_function(f"{_REST} < 24")
     await screen.answers.last.hover()
     await screen.page.mouse.wheel(0, -600)
     await expect(screen.at("to-end")).to_be_visible()
     top = await screen.page.evaluate(f"{_AT}.scrollTop")
-    show.model.say(*(f"line {number}\n\n" for number in range(80, 160)))
+    harness.model.say(*(f"line {number}\n\n" for number in range(80, 160)))
     await expect(screen.answers.last).to_contain_text("line 159")
     assert abs(await screen.page.evaluate(f"{_AT}.scrollTop") - top) < 400
     await screen.at("to-end").click()
     await screen.page.wait_for_function(f"{_REST} < 24")
-    show.model.stop()
+    harness.model.stop()
     await expect(screen.at("stop")).to_be_hidden()

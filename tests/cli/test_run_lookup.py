@@ -1,4 +1,4 @@
-"""Where `holdfast runs` looks for a run: open workspaces, the noted directory, this directory, in that order."""
+"""`holdfast runs` finds a run in open workspaces, in the recorded directory and in this directory, in that order."""
 
 import asyncio
 import os
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli.house import House
 from cli.in_process import Caller
+from cli.isolated_home import IsolatedHome
 from holdfast.cli.run_client.run_lookup import record_directory, recorded_runs
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.client import Client
@@ -20,7 +20,7 @@ from server.helpers import end_of, read_until
 class Places:
     """`has` is a directory with the run `kept`; `lacks` is one without it; `gone` is none."""
 
-    def __init__(self, home: House) -> None:
+    def __init__(self, home: IsolatedHome) -> None:
         self.home = home
         self.has, self.lacks, self.gone = (home.home / name for name in ("has", "lacks", "gone"))
         self.has.mkdir()
@@ -45,13 +45,13 @@ class Places:
 
 
 @pytest.fixture(scope="module")
-def places(home: House) -> Places:
+def places(home: IsolatedHome) -> Places:
     return Places(home)
 
 
 @pytest.mark.parametrize("note", ["", "has", "lacks", "gone"])
 @pytest.mark.parametrize("here", ["has", "lacks"])
-def test_a_run_is_found_wherever_its_note_points(
+def test_a_run_is_found_despite_an_outdated_record(
     places: Places, note: str, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While its workspace is closed."""
@@ -84,7 +84,7 @@ def test_a_run_of_an_open_workspace_is_found_from_anywhere(places: Places) -> No
     assert (code, "word1" in text) == (0, True)
 
 
-def test_notes_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.cli.run_client.run_lookup._MAX_RECORDED", 1)
     for name in ("a", "bb", "ccc"):
         record_directory(str(tmp_path), name, "/x")
@@ -94,7 +94,7 @@ def test_notes_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pyte
     assert recorded_runs(str(tmp_path)) == ["four"]
 
 
-def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_record_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "detached").write_text("a file")
     record_directory(str(tmp_path), "one", "/x")
     assert recorded_runs(str(tmp_path)) == []
