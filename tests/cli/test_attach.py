@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from cli.test_run_approvals import ACTIVE, ASKED, WRITE
 
 from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.test_run_approvals import ACTIVE, ASKED, WRITE
 from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
