@@ -26,7 +26,7 @@ let code: string | null = null;
 let credentials: Credentials | null = null;
 let returning: Promise<string> | null = null;
 
-/** Whether the URL contains an unused code. */
+/** True if the URL contains an unused code. */
 export const hasCode = (): boolean => new URLSearchParams(location.hash.slice(1)).has("code");
 
 /** Authenticates with the code of the link or the token of this tab. Throws `NoEntry`, or the error of fetch. */

@@ -10,9 +10,9 @@ export interface Sources {
   output(message: string, call: string): string;
   subagent(message: string, call: string): readonly Message[];
   directory(): string;
-  /** Whether no run is active: a call without a result will never get one. */
+  /** True if no run is active: a call without a result will never get one. */
   isOver(): boolean;
-  /** Whether the call waits for an approval. */
+  /** True if the call waits for an approval. */
   isAsked(call: string): boolean;
 }
 

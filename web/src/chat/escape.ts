@@ -6,7 +6,7 @@ import { isBusy } from "../store/state.ts";
 
 const SECOND_ESCAPE = 2_000;
 
-/** Whether the next Esc cancels. */
+/** True if the next Esc cancels. */
 export const escaped = signal(false);
 let timer: ReturnType<typeof setTimeout> | undefined;
 

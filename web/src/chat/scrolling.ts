@@ -8,7 +8,7 @@ export const STEP = 60;
 
 /** Number of rendered messages, counted from the end. */
 export const drawn = signal(STEP);
-/** Whether the view follows the newest line. */
+/** True if the view follows the newest line. */
 export const isFollowing = signal(true);
 /** The highlighted message, after a jump. */
 export const marked = signal<string | null>(null);

@@ -17,7 +17,7 @@ export function Confirm(): JSX.Element | null {
       foot={
         <div class="form-end">
           <button type="button" class="button" data-first onClick={() => asked.answer(false)}>
-            Leave it
+            Cancel
           </button>
           <button type="button" class={`button ${asked.danger ? "danger" : "primary"}`} data-action="confirm" onClick={() => asked.answer(true)}>
             {asked.confirm}

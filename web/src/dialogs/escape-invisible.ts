@@ -30,7 +30,7 @@ function escapeCharacter(character: string): string {
   return code > 0xffff ? `\\u{${code.toString(16)}}` : `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-/** Whether the text contains invisible characters. */
+/** True if the text contains invisible characters. */
 export function hasInvisible(text: string): boolean {
   return escapeInvisible(text).some((piece) => piece.hidden && piece.text !== "\\t");
 }

@@ -18,7 +18,7 @@ export interface Focus {
   /** The id of the shown request, or empty. */
   readonly request: string;
   readonly kind: Kind;
-  /** Whether the composer has the focus and holds neither text nor attachments. */
+  /** True if the composer has the focus and holds neither text nor attachments. */
   readonly isEmpty: boolean;
   readonly isFocused: boolean;
   readonly isSettled: boolean;
@@ -47,7 +47,7 @@ const ARROWS: ReadonlySet<string> = new Set(["up", "down", "left", "right"]);
 const isDigit = (key: string): boolean => /^[1-9]$/.test(key);
 const to = (target: Target, restore = ""): Route => ({ target, restore });
 
-/** Whether the choices are drawn as available. */
+/** True if the choices are drawn as available. */
 export const isActive = (state: Focus): boolean => state.isFocused || state.isSettled;
 
 /** Shows a request. Neither focus nor settled time of an earlier request carries over. */

@@ -34,7 +34,7 @@ const now = (): number => Math.floor(performance.now());
 /** Time of the event, however late it is processed. */
 const stamp = (event: Event): number => Math.min(Math.floor(event.timeStamp), now());
 
-/** Whether keys go to the composer or to no element. */
+/** True if keys go to the composer or to no element. */
 function isHome(target: EventTarget | null): boolean {
   return view.value === "chat" && (target === document.body || (target !== null && target === composer()));
 }

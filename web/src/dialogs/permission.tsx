@@ -17,7 +17,7 @@ import type { What } from "./permission-text.ts";
 
 /** Active only with the focus. A permanent rule has no letter: it requires the button. */
 const LETTERS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", d: "deny" };
-const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "No" };
+const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "Deny" };
 const KEYS = {
   active: ["← → choose", "Enter answers", "Tab for shortcuts and a reason", "letters go to the composer"],
   focused: ["Enter or Space presses the button", "A once", "S session", "D no", "R deny with a reason", "F full screen", "Esc back to the composer"],
@@ -224,7 +224,7 @@ function Answers({ actions, place, isSent, onPlace, answer, onReason }: AnswersP
       {actions.map((action, at) => button(action, at))}
       <span class="grow" />
       <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && onReason()}>
-        No, because …
+        Deny with a reason …
       </button>
     </div>
   );

@@ -110,7 +110,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
         <div class="approval-answers two">
           <span class="grow muted">{open ? `${open} of ${batch.questions.length} not answered; they will be skipped` : sure}</span>
           <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && void tell(dismissQuestions(batch))}>
-            Do not answer
+            Skip all
           </button>
           <button type="button" class="button primary" data-action="send" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && send()}>
             Send

@@ -64,7 +64,7 @@ export function App(): JSX.Element {
   return (
     <div class={`app ${hasSide ? "with-side" : ""} ${panel.value ? "with-panel" : ""}`}>
       <a class="skip" href="#main-view" onClick={skipToContent}>
-        To the conversation
+        Skip to the conversation
       </a>
       {hasSide && <Sidebar />}
       {isNarrow.value && drawer.value && <div class="veil" onClick={() => (drawer.value = false)} />}

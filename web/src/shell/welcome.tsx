@@ -36,7 +36,7 @@ export function Welcome(): JSX.Element {
         <Suggestions isScripted={isScripted} />
         <TrustNote />
         <p class="muted welcome-words">
-          Write what you want done and press {isTouch ? "Send" : <Keys keys="enter" />}. You may close this page while it works: it goes on, and whoever comes next sees all of it.
+          Write a prompt and press {isTouch ? "Send" : <Keys keys="enter" />}. You can close this page during a run: the run continues, and every client shows its result.
         </p>
       </div>
     </div>
@@ -96,7 +96,7 @@ function TrustNote(): JSX.Element | null {
       <Icon name="warning" small />
       <span class="grow">This project contains settings that have no effect until you trust it.</span>
       <button type="button" class="button small" onClick={() => void give()}>
-        Look at them
+        Show them
       </button>
     </p>
   );

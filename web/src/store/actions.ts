@@ -1,4 +1,4 @@
-/** Actions of the user. All of them throw `Problem`; `say` shows it as a toast instead. The state changes only with
+/** Actions of the user. All of them throw `Problem`; `reportErrors` shows it as a toast instead. The state changes only with
  * the events of the server, which follow at once. */
 
 import { api, Problem } from "../wire/http.ts";

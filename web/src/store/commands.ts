@@ -10,7 +10,7 @@ export interface Command {
   readonly keys?: string;
   /** Runs the command; `argument` is the text after its name in the composer. */
   run(argument?: string): void;
-  /** Whether it is available now. */
+  /** True if it is available now. */
   when?(): boolean;
 }
 

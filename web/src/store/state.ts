@@ -70,7 +70,7 @@ export const answers = signal<ReadonlyMap<string, PermissionNotification | Quest
 export const jobs = signal<readonly Job[]>([]);
 export const providers = signal<readonly Provider[]>([]);
 export const agent = signal<AgentInfo | null>(null);
-/** Whether tools act without approval. */
+/** True if tools act without approval. */
 export const skip = signal(false);
 /** Number of other clients that show the same session. */
 export const others = signal(0);

@@ -126,7 +126,7 @@ function RunBars({ track, end, box }: { track: Track; end: number; box: Boxed })
       {track.started !== null && (
         <Bar kind={`run ${track.foldedInto ? "folded" : (track.outcome ?? "running")}`} box={box(started, end)} top={0} title={`${track.foldedInto ? "folded into the current turn" : (track.outcome ?? "running")}: ${formatDuration(end - started)}`} label={formatDuration(end - started)} />
       )}
-      {track.cancelAt !== null && <span class="tl-cancel" title="somebody asked it to stop" style={{ left: `${box(track.cancelAt, track.cancelAt).left}px` }} />}
+      {track.cancelAt !== null && <span class="tl-cancel" title="cancel requested" style={{ left: `${box(track.cancelAt, track.cancelAt).left}px` }} />}
     </>
   );
 }
@@ -169,7 +169,7 @@ interface ToolProps {
   readonly end: number;
   readonly box: Boxed;
   readonly top: number;
-  /** It is a tool of a subagent: its events are not part of the replay. */
+  /** A tool of a sub-agent: its events are not part of the replay. */
   readonly isSubagent?: boolean;
 }
 
@@ -179,7 +179,7 @@ function Tool({ tool, end, box, top, isSubagent = false }: ToolProps): JSX.Eleme
   const bar = box(tool.start, over);
   const first = tool.asks[0];
   const asked = first ? box(first.start, first.end ?? end) : bar;
-  // Somebody is asked before anything else: the words come after that.
+  // The approval is first: the label is placed after it.
   const inset = first && asked.left - bar.left < 34 ? asked.left + asked.width - bar.left : 0;
   return (
     <>
