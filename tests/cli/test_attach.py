@@ -59,7 +59,7 @@ class Plain:
 def attached(home: IsolatedHome, place: Path) -> Iterator[Plain]:
     made = Plain(home, place)
     try:
-        made.see("Ctrl-C: leave.]")
+        made.see("Ctrl-C: exit.]")
         yield made
     finally:
         made.close()
@@ -89,7 +89,7 @@ def test_approvals_are_answered(home: IsolatedHome) -> None:
     place = began(home, "plain-asks")
     with attached(home, place) as plain:
         plain.type(WRITE)
-        assert "\n  +1\nAlways saves" in plain.see(ASKED), "the change itself is shown"
+        assert "\n  +1\n“Always” saves" in plain.see(ASKED), "the change itself is shown"
         plain.see(ACTIVE)
         plain.type("")
         plain.see("[allowed once]")
@@ -104,7 +104,7 @@ def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: Isolat
     with attached(home, place) as plain:
         plain.type(WRITE)
         plain.keys("y, please al")
-        plain.see("/deny why")
+        plain.see("/deny REASON")
         plain.see("send or clear your text first")
         plain.type("so look at the tests")
         plain.see("> y, please also look at the tests\n")
@@ -137,7 +137,7 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
             (ask,) = connection.request(tuple[PermissionRequest, ...], "GET", connection.path("permissions", "pending"))
             body = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
             connection.send("POST", connection.path("permissions", "grant"), body=body)
-        plain.see("/deny why")
+        plain.see("/deny REASON")
         plain.type("")
         plain.see("begun before this approval appeared")
         assert not (place / "y").exists()
@@ -164,7 +164,7 @@ def test_the_answering_client_is_shown_to_the_others(home: IsolatedHome) -> None
         two.see(ASKED)
         one.see(ASKED)
         one.type("/allow")
-        two.see("It was allowed on a command line (")
+        two.see("The request was allowed on a command line (")
         assert [plain.end() for plain in (one, two)] == [130, 130]
 
 
@@ -201,7 +201,7 @@ def test_questions_are_answered_one_after_the_other(home: IsolatedHome) -> None:
         plain.see(ACTIVE)
         plain.keys("\x1b[B")
         plain.type("")
-        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[One of them (2 of 3). ")
+        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[Choose one (2 of 3). ")
         plain.see(ACTIVE)
         plain.type("2")
         plain.see("Write an answer (3 of 3)")
@@ -277,7 +277,7 @@ def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
         plain.see(ASKED)
         server.kill()
         server.wait(PATIENCE)
-        plain.see("It was withdrawn.")
+        plain.see("The request was withdrawn.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
     assert not (place / "x").exists()

@@ -99,7 +99,7 @@ SERVED = (
     Row("sessions export {session} --format xml", code=2, err="'xml' is not one of"),
     Row("sessions export {session} -o talk.md", (SESSION, MESSAGES), without="You"),
     # Changes
-    Row("undo --dry-run", (post("W/undo", dry_run=True),), out="note.txt is removed\n"),
+    Row("undo --dry-run", (post("W/undo", dry_run=True),), out="note.txt would be removed\n"),
     Row("undo note.txt --dry-run", (post("W/undo", dry_run=True, path="{here}/note.txt"),), out="\n-one\n"),
     Row("undo --run wrote --dry-run", (get("W/runs", limit="1000"), post("W/undo", dry_run=True, run_id="wrote"))),
     Row(
@@ -166,12 +166,12 @@ ELSEWHERE = {
     ("tui", "yolo"): "tui/test_terminal.py",
     ("web", "port"): "cli/test_web.py::test_closing_and_a_fixed_port",
     ("web", "no_open"): "cli/test_web.py::test_the_browser_is_opened_if_there_is_one",
-    ("attach", "session"): "cli/test_queries.py::test_a_session_is_followed",
-    ("runs wait", "run_id"): "cli/test_queries.py::test_runs_wait_reports_the_outcome",
-    ("runs wait", "timeout"): "cli/test_queries.py::test_runs_wait_can_time_out",
-    ("runs wait", "streams"): "cli/test_queries.py::test_runs_wait_can_time_out",
-    ("runs wait", "raw"): "cli/test_streams.py::test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are",
-    ("runs wait", "quiet"): "cli/test_ask.py",
+    ("attach", "session"): "cli/test_query_commands.py::test_a_session_is_followed",
+    ("runs wait", "run_id"): "cli/test_query_commands.py::test_runs_wait_reports_the_outcome",
+    ("runs wait", "timeout"): "cli/test_query_commands.py::test_runs_wait_can_time_out",
+    ("runs wait", "streams"): "cli/test_query_commands.py::test_runs_wait_can_time_out",
+    ("runs wait", "raw"): "cli/test_standard_streams.py::test_a_piped_answer_has_no_control_sequences_unless_raw",
+    ("runs wait", "quiet"): "cli/test_run_approvals.py",
     ("server stop", "force"): "cli/test_run_faults.py::test_a_stopped_server_interrupts_the_run",
     ("mcp login", "no_browser"): "extensions/mcp/test_cli.py::test_one_logs_in_with_a_browser",
     ("doctor", "as_json"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
@@ -180,8 +180,8 @@ ELSEWHERE = {
     ("demo", "fast"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
     ("demo", "keep"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
     ("demo", "worker"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
-    ("models", "refresh"): "cli/test_models.py::test_a_refresh_that_fails_says_why",
-    ("logs", "follow"): "cli/test_queries.py::test_logs_are_followed",
+    ("models", "refresh"): "cli/test_models.py::test_a_refresh_lists_models_that_are_newer_than_the_catalogue",
+    ("logs", "follow"): "cli/test_query_commands.py::test_logs_are_followed",
 }
 BY_HAND = {"run", "serve", "acp"}
 """Commands whose options have a table of their own: `test_asked.py`, `test_run.py`, `test_run_faults.py`."""

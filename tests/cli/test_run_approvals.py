@@ -144,7 +144,7 @@ def test_typed_lines_do_not_answer(home: IsolatedHome, place: Path) -> None:
         for line in ("y", "yes", "s", "a", "always", "n", "no", "rather y", " ", "\x04", "/allow it"):
             at.type(f"{line}\n\n")
             if line.strip(" \x04"):
-                at.see("[Nothing is answered")
+                at.see("[Not answered")
         assert not (place / "x").exists()
         at.see(ACTIVE)
         at.type("/deny later\n")
@@ -183,7 +183,7 @@ def test_an_approval_answered_by_another_client_is_closed(home: IsolatedHome, pl
     with seat(home, place, "--run-id", "r1", WRITE) as at:
         at.see(ASKED)
         home.call("runs", "cancel", "r1", cwd=place)
-        at.see("It was withdrawn.")
+        at.see("The request was withdrawn.")
         assert at.end() == (130, "")
     assert not (place / "x").exists()
 
@@ -210,7 +210,7 @@ def test_a_background_process_does_not_read_the_terminal(home: IsolatedHome, pla
     line = f"set -m; echo '{WRITE}' | {sys.executable} -m holdfast run --quiet & wait"
     with seat(home, place, "-c", PIPED, line) as at:
         assert at.end() == (0, ANSWER)
-        at.see("refused, for nobody can be asked")
+        at.see("refused, because there is no terminal")
     assert not (place / "x").exists()
 
 
