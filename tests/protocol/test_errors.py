@@ -128,7 +128,9 @@ async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog
 
     route = next(route for route in ROUTES if route.name == "version")
     async with place() as where, serving(where) as server:
-        application = Application(server.manager, {"version": handler}, stream)
+        application = Application(
+            server.manager, server.observers, server.application.server, {"version": handler}, stream
+        )
         for is_leaving in (False, True):
             errors_made = [made(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
             for error in (*errors_made, ValueError(SECRET)):

@@ -11,27 +11,31 @@ from typing import Any
 
 import msgspec
 
+from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.http_messages import Address, Head, ResponseReader
 from holdfast.client.locate import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
+from holdfast.http11.messages import Head, ResponseParser
+from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import Accepted, AgentMessage
-from holdfast.protocol.sse import SseEvent, SseReader
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServiceOverrides, open_app
 from holdfast.server.http.application import Application
+from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
 from holdfast.server.http.token_auth import TokenAuth, read_or_make_token
 from holdfast.server.presence import Stop
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.serve import run_server
 from holdfast.server.streams.event_stream import stream
+from holdfast.server.telemetry.observers import Observers
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import start
 from holdfast.testing.harness import FixedModels
@@ -140,9 +144,18 @@ async def place() -> AsyncIterator[Place]:
 class Server:
     """A running server, seen from outside through clients and from inside through its manager."""
 
-    def __init__(self, place: Place, manager: WorkspaceManager, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        place: Place,
+        manager: WorkspaceManager,
+        application: Application,
+        observers: Observers,
+        stack: AsyncExitStack,
+    ) -> None:
         self.place = place
         self.manager = manager
+        self.application = application
+        self.observers = observers
         self.address = place.address
         self.tcp: Address = Address()
         self.over: asyncio.Task[None] | None = None
@@ -174,6 +187,7 @@ async def serving(
     settings: EngineSettings = QUICK,
     tools: Tools | None = None,
     warms_guard: bool = False,
+    observers: Observers | None = None,
 ) -> AsyncIterator[Server]:
     """The real server in this loop. It is stopped at the end, if it has not stopped itself. The guard of processes is
     started with the first command: most tests have none.
@@ -188,7 +202,9 @@ async def serving(
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )
-        server = Server(place, manager, stack)
+        watching = observers or Observers(Options())
+        application = Application(manager, watching, HttpServer(), HANDLERS, stream)
+        server = Server(place, manager, application, watching, stack)
         sockets, guard = [listener.socket], None
         if with_tcp:
             tcp = bind_tcp("127.0.0.1", 0)
@@ -198,7 +214,6 @@ async def serving(
             token = read_or_make_token(place.data)
             guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
-        application = Application(manager, HANDLERS, stream)
         listening = asyncio.Event()
         running = run_server(manager, application, sockets, guard, on_listening=listening.set, handles_signals=False)
         server.over = start(running)
@@ -269,7 +284,7 @@ async def exchange(address: Address, request: bytes) -> Answer:
     reader, writer = await open_raw(address)
     try:
         writer.write(request)
-        response = ResponseReader("HEAD" if request.startswith(b"HEAD ") else "GET")
+        response = ResponseParser("HEAD" if request.startswith(b"HEAD ") else "GET")
         body = b""
         async with asyncio.timeout(_PATIENCE):
             while not response.is_done:
@@ -299,7 +314,7 @@ class RawStream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.response = ResponseReader()
+        self.response = ResponseParser()
         self.sse = SseReader()
         self.raw = b""
         self.wire = b""
@@ -338,7 +353,7 @@ class RawStream:
             await self.more()
 
     async def rest(self) -> bytes:
-        """Read to its proper end, which `ResponseReader` checks."""
+        """Read to its proper end, which `ResponseParser` checks."""
         while not self.is_over:
             await self.more()
         return self.raw

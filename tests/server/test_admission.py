@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
 from server.helpers import Server, exchange, open_raw, place, serving
@@ -110,9 +110,9 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def port_of(server: Server, kind: str) -> Address:
     if kind == "api":
         return server.tcp
-    opened = await server.manager.web.open()
+    opened = await server.application.web.open()
     token = opened.exchange(opened.link(()).code).token
-    return Address(host="127.0.0.1", port=opened.front.port, token=token)
+    return Address(host="127.0.0.1", port=opened.app.port, token=token)
 
 
 def filled(address: Address, text: str) -> str:

@@ -258,7 +258,7 @@ async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
         texts = {"r1": "ask @looker about it", "r2": " /greet", "r3": "nobody is named"}
         for run, text in texts.items():
             await prompt(client, workspace, session, text, run)
-            record = await server.manager.app.ledger.run(workspace, RunId(run))
+            record = await server.manager.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
             await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
@@ -347,7 +347,9 @@ async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.M
 async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
-        server.manager.troubles = lambda: (Finding("telemetry", "warning", "nothing is sent"),)
+        server.observers.problems = lambda: (  # type: ignore[method-assign]
+            Finding("telemetry", "warning", "nothing is sent"),
+        )
         for areas, expected in (("telemetry", ["telemetry"]), ("settings", ["settings"]), ("telemetry,trust", None)):
             found = [item.area for item in (await client.doctor(workspace, areas)).findings]
             assert found[0] == "telemetry" if expected is None else found == expected
@@ -355,9 +357,9 @@ async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() ->
 
 async def test_an_environment_that_a_page_sends_counts_before_that_of_its_link() -> None:
     async with place() as where, serving(where) as server:
-        opened = await server.manager.web.open()
+        opened = await server.application.web.open()
         token = opened.exchange(opened.link(("A=1",)).code).token
-        address = server.address._replace(path="", host="127.0.0.1", port=opened.front.port, token=token)
+        address = server.address._replace(path="", host="127.0.0.1", port=opened.app.port, token=token)
         page = await server.client(address)
         for name, env in (("first", ("B=2",)), ("second", ())):
             workspace = (await page.create_workspace(where.project(name), env=env)).id

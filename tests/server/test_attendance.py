@@ -183,7 +183,7 @@ async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_aga
         async def refused(*_: object) -> None:
             raise StorageUnavailable
 
-        monkeypatch.setattr(server.manager.app.ledger, "close_workspace", refused)
+        monkeypatch.setattr(server.manager.ledger, "close_workspace", refused)
         await client.leave_workspace(workspace)
         await until(lambda: not server.manager.handles, most=_MOST)
         monkeypatch.undo()
@@ -233,7 +233,7 @@ async def test_a_leaving_server_takes_nobody_in() -> None:
     """503, so that clients start a new one."""
     async with place() as where, serving(where) as server:
         client, _ = await server.opened()
-        leave, server.manager.on_leave = server.manager.on_leave, lambda: None
+        leave, server.manager.stopping = server.manager.stopping.set, asyncio.Event()
         server.manager.apply(Stop())
         with pytest.raises(ServerProblem) as caught:
             await client.create_workspace(where.project())

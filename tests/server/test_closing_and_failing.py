@@ -106,13 +106,13 @@ async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(mon
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
     async with place() as where, serving(where, graces=NO_LOOK) as server:
         looks: list[int] = []
-        look = server.manager.app.ledger.problem
+        look = server.manager.ledger.problem
 
         async def problem() -> str:
             looks.append(0)
             return await look()
 
-        monkeypatch.setattr(server.manager.app.ledger, "problem", problem)
+        monkeypatch.setattr(server.manager.ledger, "problem", problem)
         seen = []
         for _ in range(3):
             answer = await exchange(server.address, inside("/v1/workspaces"))
@@ -149,8 +149,8 @@ async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_d
 
     async with place() as where:
         listener = UnixListener(where.socket)
-        server = HttpServer(slow)
-        await server.start([listener.socket])
+        server = HttpServer()
+        await server.listen(listener.socket, slow)
         reader, writer = await open_raw(where.address)
         await until(lambda: len(list(server.connections)) == 1)
         writer.write(before)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from client.play import Exchange, Playing, answer
+from holdfast.client.address import Address
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
-from holdfast.client.http_messages import Address
 from holdfast.client.request import OpenResponse
 from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
@@ -31,8 +31,8 @@ async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_i
 
     async with place() as where:
         listener = UnixListener(where.socket)
-        server = HttpServer(slow)
-        await server.start([listener.socket])
+        server = HttpServer()
+        await server.listen(listener.socket, slow)
         reader, writer = await open_raw(where.address)
         writer.write(HEALTH)
         await gate.reached.wait()

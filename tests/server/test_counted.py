@@ -309,7 +309,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
 ) -> None:
     """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
     watched = Observers(Options(**wanted))  # type: ignore[arg-type]
-    assert (watched.metrics is None, watched.telemetry, watched.troubles()) == (not wanted, None, ())
+    assert (watched.metrics is None, watched.telemetry, watched.problems()) == (not wanted, None, ())
     assert (watched.listen is None) == (not wanted)
     if watched.listen is None or watched.metrics is None:
         return
@@ -371,7 +371,7 @@ def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
     taken.go_on.set()
     there.close()
     assert (taken.spans, taken.is_closed) == (["chat", "chat", "invoke_agent"], True)
-    assert there.troubles() == ()
+    assert there.problems() == ()
 
 
 def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
@@ -408,7 +408,7 @@ def test_without_the_package_the_reason_is_told(
     monkeypatch.setitem(sys.modules, "holdfast.server.telemetry.otlp", None)
     there = Observers(Options(telemetry="http://127.0.0.1:9"))
     there.close()
-    (finding,) = there.troubles()
+    (finding,) = there.problems()
     assert (finding.area, finding.severity) == ("telemetry", "warning")
     assert "[otel]" in finding.what
     assert "[otel]" in caplog.text

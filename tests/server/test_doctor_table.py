@@ -149,8 +149,7 @@ async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             return chosen
 
         models = SimpleNamespace(large=choose(large), small=choose(small))
-        engine = SimpleNamespace(run_context=SimpleNamespace(models=models))
-        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(engine=engine))))
+        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(models=models))))
         assert all(item.what_to_do for item in found if item.severity != "ok")
         assert all(model.is_closed for model in (large, small) if model is not None and not model.info.is_scripted)
         return short(found)

@@ -33,8 +33,8 @@ async def test_a_request_that_never_comes_to_its_end_does_not_keep_the_server() 
 
     async with place() as where:
         listener = UnixListener(where.socket)
-        server = HttpServer(wait_for_ever)
-        await server.start([listener.socket])
+        server = HttpServer()
+        await server.listen(listener.socket, wait_for_ever)
         reader, writer = await open_raw(where.address)
         writer.write(HEALTH)
         await reached.wait()

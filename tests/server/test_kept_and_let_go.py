@@ -134,10 +134,11 @@ class Http:
 
     def __init__(self, where: Place, application: Any) -> None:  # noqa: ANN401
         self._listener = UnixListener(where.socket)
-        self._server = HttpServer(application)
+        self._server = HttpServer()
+        self._application = application
 
     async def __aenter__(self) -> None:
-        await self._server.start([self._listener.socket])
+        await self._server.listen(self._listener.socket, self._application)
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.stop(0.0)
@@ -225,7 +226,9 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
-        application = Application(server.manager, {**HANDLERS, "run_shell": slow}, stream)
+        application = Application(
+            server.manager, server.observers, server.application.server, {**HANDLERS, "run_shell": slow}, stream
+        )
         path = f"/v1/workspaces/{workspace}/agent/sessions/{session}/shell"
         leaves = asyncio.Event()
         body = [b'{"command":"x"}']

@@ -24,7 +24,7 @@ async def test_the_log_is_what_the_stream_has_sent_with_times() -> None:
         session = (await client.create_session(workspace, "s")).id
         await prompt(client, workspace, session, "one", "r1")
         await collect(client, workspace, ["r1"])
-        stored = await server.manager.app.ledger.events_after(workspace, 0, 1000)
+        stored = await server.manager.ledger.events_after(workspace, 0, 1000)
         page = (await asked(server, workspace)).json
         assert [event["number"] for event in page["events"]] == [number for number, _ in stored]
         again = [{"type": event["type"], "payload": event["payload"]} for event in page["events"]]

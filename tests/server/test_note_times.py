@@ -37,7 +37,7 @@ def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> WebSess
     bundle.mkdir()
     monkeypatch.setattr(web_app, "BUNDLE", bundle)
     made = WebSessions(_unused, tmp_path / "web.json", now)
-    made.front.port = 4711
+    made.app.port = 4711
     return made
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.http_messages import Address
 from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until
@@ -124,8 +124,8 @@ async def test_a_link_works_once() -> None:
 async def test_a_link_does_not_last() -> None:
     async with place() as where, serving(where) as server:
         address, code = await linked(server)
-        assert server.manager.web.house is not None
-        server.manager.web.house._clock = lambda: time.time() + web_auth.CODE_SECONDS
+        assert server.application.web.sessions is not None
+        server.application.web.sessions._clock = lambda: time.time() + web_auth.CODE_SECONDS
         assert (await said(address, "/v1/web/exchange", {"code": code})).status == 400
 
 
@@ -261,7 +261,7 @@ async def test_pages_come_back_to_the_next_server_at_the_same_port() -> None:
             assert told["token"] not in note.read_text()
         async with serving(where) as server:
             await (await server.client()).health()
-            await until(lambda: server.manager.web.house is not None)
+            await until(lambda: server.application.web.sessions is not None)
             assert (await said(address, "/v1/version")).status == 401
             plain = Address(host=address.host, port=address.port)
             assert (await come_back(plain, told, port=address.port + 1)).status == 400
@@ -297,7 +297,7 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
             async with serving(where) as server:
                 await (await server.client()).health()
                 await until(lambda: not note.exists())
-                assert server.manager.web.house is None
+                assert server.application.web.sessions is None
                 assert (await linked(server))[0].port > 0
 
 
@@ -339,7 +339,7 @@ async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
             answer = await exchange(server.address, inside("/v1/web", "POST", asked))
             assert answer.status == 409
             assert "cannot be used" in answer.json["message"]
-        assert server.manager.web.house is None
+        assert server.application.web.sessions is None
 
 
 async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ async def nobody(_scope: Scope, _receive: Receive, _send: Send) -> None:
 
 def opened(tmp_path: Path, now: Now) -> WebSessions:
     made = WebSessions(nobody, tmp_path / "web.json", now)
-    made.front.port = PORT
+    made.app.port = PORT
     return made
 
 
@@ -50,7 +50,7 @@ def comes_back(there: WebSessions, page: PagePass) -> PagePass:
 
 
 def is_let_in(there: WebSessions, token: str) -> bool:
-    return web_auth.admit(there.front.door, web_auth.digest(token), there._clock())[1] is not None
+    return web_auth.admit(there.app.auth, web_auth.digest(token), there._clock())[1] is not None
 
 
 def test_a_page_comes_back_to_the_next_server(tmp_path: Path, now: Now) -> None:
@@ -80,7 +80,7 @@ def test_a_renewed_token_is_the_only_one(tmp_path: Path, now: Now) -> None:
     there = opened(tmp_path, now)
     page = there.exchange(there.link(()).code)
     (tmp_path / "web.json").unlink()
-    renewed = there.renew(there.front.door.pages[page.page])
+    renewed = there.renew(there.app.auth.pages[page.page])
     assert (renewed.page, renewed.key) == (page.page, page.key)
     assert (is_let_in(there, page.token), is_let_in(there, renewed.token)) == (False, True)
     assert (tmp_path / "web.json").exists()
@@ -117,11 +117,11 @@ def test_a_page_with_a_request_under_way_is_noted_as_there(tmp_path: Path, now: 
     there = opened(tmp_path, now)
     page = there.exchange(there.link(()).code)
     now.time += HOUR
-    there.front.door, _ = web_auth.admit(there.front.door, web_auth.digest(page.token), now())
+    there.app.auth, _ = web_auth.admit(there.app.auth, web_auth.digest(page.token), now())
     there.exchange(there.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now()
-    there.front.door = web_auth.leave(there.front.door, page.page, now() - 60)
+    there.app.auth = web_auth.leave(there.app.auth, page.page, now() - 60)
     there.exchange(there.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now() - 60
@@ -143,7 +143,7 @@ async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_
         async def receive() -> Message:
             return {"type": "http.disconnect"}
 
-        there.front._application = application
+        there.app._application = application
         headers = [(b"host", b"127.0.0.1:4711"), (b"authorization", f"Bearer {page.token}".encode())]
         scope = {
             "method": "GET",
@@ -152,7 +152,7 @@ async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_
             "headers": headers,
             "client": ("127.0.0.1", 1),
         }
-        await there.front(scope, receive, send)
+        await there.app(scope, receive, send)
         return int(said[0]["status"]) if said else 200
 
     async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -170,7 +170,7 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the token cannot be made": lambda patch: patch.setattr(app_module, "read_or_make_token", refuse),
     "the manager cannot be made": lambda patch: patch.setattr(app_module, "WorkspaceManager", refuse),
     "the application cannot be made": lambda patch: patch.setattr(app_module, "Application", refuse),
-    "the first socket cannot be served": lambda patch: patch.setattr(HttpServer, "start", refuse_later),
+    "the first socket cannot be served": lambda patch: patch.setattr(HttpServer, "listen", refuse_later),
     "the second socket cannot be served": _second_fails,
     "it cannot be announced": lambda patch: patch.setattr(app_module, "write_owner", refuse),
     "pages cannot come back": lambda patch: patch.setattr(WebListener, "reopen", refuse_later),
@@ -312,8 +312,8 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
                 monkeypatch.setattr(web_app, "WebSessions", refuse)
             assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
-            await until(lambda: not server.manager.web.house)
-        assert server.manager.web.house is None
+            await until(lambda: not server.application.web.sessions)
+        assert server.application.web.sessions is None
         link = await (await server.client()).open_web()
         assert link.code
 
@@ -420,7 +420,7 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
             end = broken.close
             monkeypatch.setattr(broken, "close", refuse_later)
             assert server.over is not None
-            server.manager.on_leave()
+            server.manager.stopping.set()
             with pytest.raises(Refused):
                 await asyncio.wait_for(asyncio.shield(server.over), PATIENCE)
             server.over = None

@@ -104,11 +104,11 @@ async def forced(api: Api) -> None:
 
 @row("open_web.env")
 async def environment_of_a_page(api: Api) -> None:
-    house = await api.server.manager.web.open()
+    opened = await api.server.application.web.open()
     for body, env in (({"port": 0}, ()), ({"port": 0, "env": ["A=1"]}, ("A=1",))):
         link = await api.ok("open_web", body)
-        page = house.exchange(link["code"]).page
-        assert house.front.door.pages[page].env == env
+        page = opened.exchange(link["code"]).page
+        assert opened.app.auth.pages[page].env == env
 
 
 @row("set_current_session.session_id")
@@ -134,7 +134,7 @@ async def titles(api: Api) -> None:
 
 async def accepted(api: Api, session: str, **more: object) -> Run:
     sent = await api.ok("send_prompt", {"session_id": session, "prompt": "[]", **more})
-    record = await api.server.manager.app.ledger.run(WorkspaceId(api.workspace), RunId(sent["run_id"]))
+    record = await api.server.manager.ledger.run(WorkspaceId(api.workspace), RunId(sent["run_id"]))
     assert record is not None
     return record.run
 

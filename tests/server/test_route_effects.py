@@ -37,7 +37,7 @@ async def test_the_server(api: Api) -> None:
     assert (await api.ok("all_stats"))["sessions"] == 1
     assert "zone" in await api.no(400, "all_stats", query={"zone": "841"})
     assert "options.metrics" in await api.no(404, "metrics")
-    api.server.manager.metrics = more.ServerMetrics()
+    api.server.observers.metrics = more.ServerMetrics()
     assert "holdfast_workspaces_open 1" in await api.ok("metrics")
     for name in ("health", "version", "server_config", "openapi", "docs"):
         await api.elsewhere(name)

@@ -9,7 +9,8 @@ from holdfast.client.client import Client
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.protocol.sse import HEARTBEAT, SseReader
+from holdfast.http11.sse import SseReader
+from holdfast.protocol.sse import HEARTBEAT
 from holdfast.server.streams import event_stream as stream_module
 from holdfast.testing.gates import until
 from server.helpers import (
@@ -39,7 +40,7 @@ async def filled(server: Server, runs: int = 6) -> tuple[Client, WorkspaceId]:
 
 
 async def log_of(server: Server, workspace: WorkspaceId) -> list[tuple[int, bytes]]:
-    return list(await server.manager.app.ledger.events_after(workspace, 0, 100_000))
+    return list(await server.manager.ledger.events_after(workspace, 0, 100_000))
 
 
 async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:

@@ -37,9 +37,9 @@ async def test_hosts_of_requests(port: str) -> None:
     async with place() as where, serving(where, with_tcp=True) as server:
         address, token = server.tcp, server.tcp.token
         if port == "page":
-            house = await server.manager.web.open()
-            address = address._replace(port=house.front.port)
-            token = house.exchange(house.link(()).code).token
+            opened = await server.application.web.open()
+            address = address._replace(port=opened.app.port)
+            token = opened.exchange(opened.link(()).code).token
         for target, lines, expected in CASES:
             head = [f"GET {target} HTTP/1.1", *lines, f"Authorization: Bearer {token}"]
             text = "\r\n".join([*head, "Connection: close", "", ""]).replace("HERE", f"127.0.0.1:{address.port}")

@@ -261,13 +261,13 @@ async def test_the_note_of_pages_is_written_now_and_then(tmp_path: Path, monkeyp
     monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
     now = [1_000_000.0]
     async with place() as where, serving(where) as server:
-        opened = await server.manager.web.open()
-        opened._clock = opened.front._clock = lambda: now[0]
+        opened = await server.application.web.open()
+        opened._clock = opened.app._clock = lambda: now[0]
         opened._noted = now[0]
         assert not (where.data / "web.json").exists()
         token = opened.exchange(opened.link(()).code).token
-        headers = [f"Host: 127.0.0.1:{opened.front.port}", f"Authorization: Bearer {token}"]
-        address = server.address._replace(path="", host="127.0.0.1", port=opened.front.port)
+        headers = [f"Host: 127.0.0.1:{opened.app.port}", f"Authorization: Bearer {token}"]
+        address = server.address._replace(path="", host="127.0.0.1", port=opened.app.port)
         seen = []
         for later in (0, 600, 601, 602, 1201, 1202):
             now[0] = 1_000_000.0 + later

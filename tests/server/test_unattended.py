@@ -56,7 +56,7 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
 
 
 async def stored(manager: WorkspaceManager, workspace: WorkspaceId, run: str) -> Run:
-    record = await manager.app.ledger.run(workspace, RunId(run))
+    record = await manager.ledger.run(workspace, RunId(run))
     assert record is not None
     return record.run
 

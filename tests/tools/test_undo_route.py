@@ -20,9 +20,12 @@ class _Open:
         self.id = desk.world.workspace.record.id
 
 
+NONE = cast(Any, None)
+
+
 async def ask(desk: Desk, **said: Any) -> UndoReport:  # noqa: ANN401
     opened = cast(Any, _Open(desk))
-    call = Request(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_handle=opened)
+    call = Request(NONE, NONE, NONE, NONE, {}, {}, UndoAsk(**said), over_socket=True, open_handle=opened)
     return await undo_changes(call)
 
 

@@ -15,8 +15,8 @@ import msgspec
 from holdfast.client.events import decode_item
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain.ids import SessionId
+from holdfast.http11.sse import SseEvent
 from holdfast.protocol.bodies import SnapshotBody
-from holdfast.protocol.sse import SseEvent
 
 __all__ = ["FOLD", "Recording", "folded", "recordings"]
 

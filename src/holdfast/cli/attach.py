@@ -36,8 +36,8 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, Part, ToolCallPart, ToolResultPart, text_of
+from holdfast.http11.sse import SseEvent
 from holdfast.protocol.bodies import AgentMessage, Skip, SnapshotBody
-from holdfast.protocol.sse import SseEvent
 
 __all__ = ["command"]
 

@@ -15,8 +15,8 @@ import click
 from holdfast.cli.common import CommandError, DefaultGroup, report_errors, server_options
 from holdfast.cli.server_boot import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
+from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import locate
 from holdfast.client.server_check import end_of
 from holdfast.client.sync_client import SyncClient

@@ -11,6 +11,7 @@ from json import dumps, loads
 from typing import Any, TypeVar
 
 from holdfast.cli.fast_import import signals_blocked
+from holdfast.client.address import Address, QueryItems
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
     BrokenResponse,
@@ -21,11 +22,11 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
-from holdfast.client.http_messages import Address, QueryItems, quote
 from holdfast.client.locate import ServerLocation, find, find_or_start, locate, unreachable
 from holdfast.client.server_check import gives_way
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.errors import BadRequest
+from holdfast.http11.messages import quote
 
 __all__ = ["FROM_NOW", "ServerConnection", "environment_pairs", "new_id", "required_text", "resource_path", "sleep"]
 

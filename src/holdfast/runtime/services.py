@@ -321,7 +321,7 @@ class WorkspaceServices:
             "config files": _existing(source.path for source in self.configuration.locations.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
             "providers": sorted(settings.providers),
-            "language servers": self.extensions.lsp.facts(),
+            "language servers": self.extensions.lsp.status_lines(),
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],

@@ -13,11 +13,14 @@ import msgspec
 from holdfast.bus.bus import Bus
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
-from holdfast.domain.ids import RunId
+from holdfast.domain.events import LiveEvent, MessagePart
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.domain.messages import Message
 from holdfast.engine.approvals import Approvals, Judge
 from holdfast.engine.engine import ActiveRuns, Engine
 from holdfast.engine.inputs import Inputs
+from holdfast.engine.lifecycle import Lane
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.recovery import RecoveryPlan, plan, recover
@@ -70,6 +73,66 @@ class Workspace:
     @property
     def record(self) -> WorkspaceRecord:
         return self.engine.record
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The id of the workspace, which stays the same when the directory is opened again."""
+        return self.engine.record.id
+
+    @property
+    def path(self) -> str:
+        """The real path of the directory."""
+        return self.engine.record.path
+
+    @property
+    def ledger(self) -> Ledger:
+        """The store."""
+        return self.engine.run_context.ledger
+
+    @property
+    def models(self) -> Models:
+        """The selected models."""
+        return self.engine.run_context.models
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of new runs."""
+        return self.engine.run_context.tools
+
+    @property
+    def recorder(self) -> Recorder:
+        """Stores operations and publishes their events."""
+        return self.engine.recorder
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of stored times."""
+        return self.engine.clock
+
+    @property
+    def new_id(self) -> NewId:
+        """Returns a new unique id."""
+        return self.engine.new_id
+
+    def publish_live(self, event: LiveEvent) -> None:
+        """Publish an event that is not stored to the current subscribers."""
+        self.engine.outlet.publish_live(event)
+
+    def is_busy(self, session: SessionId | None = None) -> bool:
+        """Return True while a run of the session, or of any session, is active."""
+        return self.engine.is_busy(session)
+
+    def lane(self, session: SessionId) -> Lane:
+        """Return the scheduling state of a session."""
+        return self.engine.lane(session)
+
+    def open_parts(self) -> list[MessagePart]:
+        """Return the message parts that are being streamed, each in full."""
+        return self.engine.open_parts()
+
+    def open_messages(self, session: SessionId) -> list[Message]:
+        """Return the messages of a session that are being streamed."""
+        return self.engine.open_messages(session)
 
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""

@@ -64,21 +64,18 @@ async def run_server(
     the first request can be sent.
     """
     loop = asyncio.get_running_loop()
-    leaving = asyncio.Event()
-    manager.on_leave = leaving.set
-    if manager.presence.leaving:
-        leaving.set()
     signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
-    server = HttpServer(application if guard is None else _Front(application, guard))
+    server = application.server
+    front = application if guard is None else _Front(application, guard)
     opening = asyncio.gather(manager.open_unfinished())
-    manager.web.attach(server, application)
     try:
         for number in signals:
-            loop.add_signal_handler(number, _signalled, manager, leaving)
-        await server.start(sockets)
+            loop.add_signal_handler(number, _handle_signal, manager)
+        for listener in sockets:
+            await server.listen(listener, front)
         on_listening()
-        await manager.web.reopen()
-        await leaving.wait()
+        await application.web.reopen()
+        await manager.stopping.wait()
     finally:
         # Close the workspaces first, which ends the streams; then wait for connections.
         try:
@@ -90,12 +87,11 @@ async def run_server(
                 loop.remove_signal_handler(number)
 
 
-def _signalled(manager: WorkspaceManager, leaving: asyncio.Event) -> None:
-    if leaving.is_set():
-        _log.warning("stopping at once; what was running is interrupted at the next start")
+def _handle_signal(manager: WorkspaceManager) -> None:
+    if manager.stopping.is_set():
+        _log.warning("stopping at once; active runs are interrupted at the next start")
         os._exit(1)
     manager.apply(Stop())
-    leaving.set()
 
 
 # The server, put together: the only file that knows every room.
@@ -126,9 +122,9 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
             bound = UnixListener(options.socket, options.data_dir)
             stack.callback(bound.close)
             listener = bound.socket
-        observatory = Observers(own_options(options.data_dir))
-        stack.callback(observatory.close)
-        given = ServiceOverrides(options.settings, models, listen=observatory.listen, socket=options.socket)
+        observers = Observers(own_options(options.data_dir))
+        stack.callback(observers.close)
+        given = ServiceOverrides(options.settings, models, listen=observers.listen, socket=options.socket)
         sockets = [listener]
         guard = None
         app = open_app(options.data_dir, given)
@@ -136,11 +132,10 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
             manager = WorkspaceManager(
                 app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client
             )
-            manager.metrics, manager.troubles = observatory.metrics, observatory.troubles
             if options.tcp is not None:
                 tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
-            application = Application(manager, HANDLERS, stream)
+            application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
             # From here on the running server closes it.
             await app.close()

@@ -9,14 +9,12 @@ import gc
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.config.client_settings import ConfigStore
-from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.events import (
     AgentEvent,
@@ -37,7 +35,6 @@ from holdfast.runtime.workspace import App, NobodyAnswers, Workspace
 from holdfast.server import presence as who
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
-from holdfast.server.web.listener import WebListener
 from holdfast.tasks import TaskOwner
 
 __all__ = [
@@ -74,7 +71,7 @@ class WorkspaceHandle:
         workspace.approvals.save_rule = self._save_rule
         workspace.approvals.timeout = services.settings.options.ask_timeout
         services.on_settings = self._settings_changed
-        services.publish = workspace.engine.outlet.publish_live
+        services.publish = workspace.publish_live
         services.extensions.start()
         services.scan.current()
         self.lenders: set[ClientId] = set()
@@ -86,7 +83,7 @@ class WorkspaceHandle:
     @property
     def is_busy(self) -> bool:
         """True while runs, or jobs within their time limit, keep the workspace open."""
-        return self.workspace.engine.is_busy() or (self.services.jobs.is_busy and not self.jobs_are_late)
+        return self.workspace.is_busy() or (self.services.jobs.is_busy and not self.jobs_are_late)
 
     @property
     def config(self) -> ConfigStore:
@@ -107,7 +104,7 @@ class WorkspaceHandle:
     def _publish_change(self) -> None:
         self._changes += 1
         changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
-        self.workspace.engine.outlet.publish_live(changed)
+        self.workspace.publish_live(changed)
 
     def _save_rule(self, rule: str) -> None:
         self.services.save_rule(rule)
@@ -140,10 +137,6 @@ def release_memory() -> None:
 
 
 # Workspace manager: the open workspaces, their clients, and the timers of both.
-
-if TYPE_CHECKING:
-    from holdfast.server.telemetry.metrics import ServerMetrics
-
 
 _RELEASE_SECONDS = 1.0
 _log = logging.getLogger("holdfast.server")
@@ -190,17 +183,13 @@ class WorkspaceManager:
         *,
         graces: GracePeriods | None = None,
         leaves_when_idle: bool = False,
-        on_leave: Callable[[], None] = lambda: None,
     ) -> None:
         self.app = app
+        self.ledger = app.ledger
         self.data_dir = data_dir
         self.data_id = directory_id(data_dir)
-        self.web = WebListener(data_dir)
-        self.on_leave = on_leave
-        self.metrics: ServerMetrics | None = None
-        """Counters for Prometheus; None if metrics are disabled."""
-        self.troubles: Callable[[], tuple[Finding, ...]] = tuple
-        """Returns problems of the server itself, apart from its workspaces."""
+        self.stopping = asyncio.Event()
+        """Set when the server has to stop: on request, or because it is idle."""
         self.ready = asyncio.Event()
         """Set when workspaces with unfinished runs are open again. Until then only health and version are answered."""
         self.is_closed = False
@@ -236,7 +225,7 @@ class WorkspaceManager:
     async def open_unfinished(self) -> None:
         """Open workspaces with unfinished runs, which continue without a client in the server's environment."""
         try:
-            await self._open_all(await self.app.ledger.unfinished_workspaces())
+            await self._open_all(await self.ledger.unfinished_workspaces())
         except HoldfastError as error:
             _log.error("unfinished runs cannot be taken up: %s", error)
         finally:
@@ -312,7 +301,7 @@ class WorkspaceManager:
 
     async def check_storage(self) -> str:
         """Return why nothing can be stored, or an empty string; report a change to the log and to all clients."""
-        problem = "" if self.is_closed else await self.app.ledger.problem()
+        problem = "" if self.is_closed else await self.ledger.problem()
         changed = problem != self.storage_problem
         self.storage_problem = problem
         self._time_storage()
@@ -323,7 +312,7 @@ class WorkspaceManager:
             _log.error("nothing can be stored: %s", problem)
             notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))
             for handle in self.handles:
-                handle.workspace.engine.outlet.publish_live(notice)
+                handle.workspace.publish_live(notice)
         return problem
 
     def _time_storage(self) -> None:
@@ -360,7 +349,7 @@ class WorkspaceManager:
         seconds.
         """
         name = ("jobs", handle.id)
-        if self.claims(handle) or handle.workspace.engine.is_busy() or not handle.services.jobs.is_busy:
+        if self.claims(handle) or handle.workspace.is_busy() or not handle.services.jobs.is_busy:
             handle.jobs_are_late = False
             if (timer := self._timers.pop(name, None)) is not None:
                 timer.cancel()
@@ -407,7 +396,7 @@ class WorkspaceManager:
         for session in sorted(before.keys() | now.keys()):
             if (count := now.get(session, 0)) != before.get(session, 0):
                 event = AttachedEvent(Change("updated", Attached(session, count)))
-                handle.workspace.engine.outlet.publish_live(event)
+                handle.workspace.publish_live(event)
 
     async def close(self) -> None:
         """Close every workspace in order; their streams end with them."""
@@ -438,7 +427,7 @@ class WorkspaceManager:
                     handle = self._handles[workspace]
                     self._closing[handle.path] = self._tasks.start(self._close(handle), name=f"close {handle.path}")
                 case who.CloseServer():
-                    self.on_leave()
+                    self.stopping.set()
                 case who.OpenWorkspace(workspace=workspace):
                     self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
                 case who.Refuse():
@@ -484,7 +473,7 @@ class WorkspaceManager:
         """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
         try:
             handle = await self._open(body)
-            self.apply(who.Opened(handle.id, working=handle.workspace.engine.is_busy()))
+            self.apply(who.Opened(handle.id, working=handle.workspace.is_busy()))
         except HoldfastError as error:
             _log.error("%s cannot be opened again: %s", body.path, error)
             self.apply(who.Closed(body.id))

@@ -98,11 +98,11 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
-    run_context = handle.workspace.engine.run_context
+    available = handle.workspace.models
     found: list[Finding] = []
     users: dict[tuple[str, str], list[str]] = {}
     chosen: dict[tuple[str, str], Model] = {}
-    for size, choose in (("large", run_context.models.large), ("small", run_context.models.small)):
+    for size, choose in (("large", available.large), ("small", available.small)):
         try:
             model = await choose()
         except ProviderError as error:
@@ -286,7 +286,7 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
         if known.withheld(agent)
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
-    tools = await handle.workspace.engine.run_context.tools.current()
+    tools = await handle.workspace.tools.current()
     missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
     problems = (*found.problems, *filter(None, models), *filter(None, missing))
     below = (_below("agents", agent.name, agent.path) for agent in found.hidden)

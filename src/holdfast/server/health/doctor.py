@@ -48,7 +48,7 @@ async def doctor(request: Request) -> Health:
     """Run the checks and report server problems. `areas` selects areas, separated by commas; the default is all."""
     wanted = [name.strip() for name in request.query.get("areas", "").split(",") if name.strip()]
     found = await look(request.handle, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
-    troubles = request.manager.troubles()
+    troubles = request.observers.problems()
     if problem := await request.manager.check_storage():
         troubles = (Finding("data directory", "error", problem, file=str(request.manager.data_dir)), *troubles)
     own = tuple(item for item in troubles if not wanted or item.area in wanted)

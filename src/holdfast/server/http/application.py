@@ -16,8 +16,10 @@ from holdfast.domain.errors import BadRequest, StorageDetached
 from holdfast.protocol.openapi import policy
 from holdfast.protocol.problems import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
-from holdfast.server.http.connection import Receive, Scope, Send, exchange_of
+from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.request import Handler, Request
+from holdfast.server.telemetry.observers import Observers
+from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import ServerStopping, WorkspaceManager
 from holdfast.tasks import TaskOwner
 
@@ -47,8 +49,18 @@ class _Found(msgspec.Struct, frozen=True):
 class Application:
     """Dispatches requests to the handlers of the route table."""
 
-    def __init__(self, manager: WorkspaceManager, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
+    def __init__(
+        self,
+        manager: WorkspaceManager,
+        observers: Observers,
+        server: HttpServer,
+        handlers: Mapping[str, Handler],
+        streamer: Streamer,
+    ) -> None:
+        self.server = server
+        self.web = WebListener(manager.data_dir, server, self)
         self._manager = manager
+        self._observers = observers
         self._handlers = handlers
         self._streamer = streamer
         self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
@@ -116,6 +128,8 @@ class Application:
                 raise ServerStopping
         request = Request(
             manager=self._manager,
+            web=self.web,
+            observers=self._observers,
             route=route,
             params=found.params,
             query=_query(scope, route),
@@ -125,14 +139,15 @@ class Application:
             if 404 in route.errors and "id" in found.params
             else None,
             page=scope.get("page"),
+            exchange=scope.get("exchange"),
         )
         if route.streams:
-            with _held(send):
+            with _held(request):
                 await self._streamer(request, receive, send)
             return
         handler = self._handlers[route.name]
         if route.ends_with_caller:
-            with _held(send):
+            with _held(request):
                 answer = await _while_there(handler, request, receive)
         else:
             answer = await handler(request)
@@ -146,10 +161,9 @@ class Application:
         await _respond(send, route.status, body, _JSON)
 
 
-def _held(send: Send) -> AbstractContextManager[None]:
+def _held(request: Request) -> AbstractContextManager[None]:
     """Count a connection that is used for an unlimited time."""
-    exchange = exchange_of(send)
-    return nullcontext() if exchange is None else exchange.connection.hold()
+    return nullcontext() if request.exchange is None else request.exchange.connection.hold()
 
 
 def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:

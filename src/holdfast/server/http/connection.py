@@ -25,7 +25,7 @@ import asyncio
 import resource
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Generic, Protocol, TypeVar, cast
@@ -34,7 +34,7 @@ import httptools
 
 from holdfast.protocol.problems import TooManyStreams
 from holdfast.server.http.listen import is_hung_up, is_our_own
-from holdfast.server.http.request_cycle import NOT_HTTP, Asgi, Message, Receive, RequestCycle, Scope, Send, exchange_of
+from holdfast.server.http.request_cycle import NOT_HTTP, Asgi, Message, Receive, RequestCycle, Scope, Send
 from holdfast.tasks import TaskOwner
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
     "RequestCycle",
     "Scope",
     "Send",
-    "exchange_of",
 ]
 
 
@@ -454,21 +453,15 @@ class Connection(asyncio.Protocol):
 class HttpServer:
     """Serves ASGI applications on sockets that the caller has bound."""
 
-    def __init__(self, application: Asgi) -> None:
+    def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections: ConnectionLimits[Connection] = ConnectionLimits()
-        self._application = application
         self._tasks = TaskOwner()
         self._servers: dict[Asgi, list[asyncio.Server]] = {}
         self._empty: asyncio.Future[None] | None = None
 
-    async def start(self, sockets: Iterable[socket.socket]) -> None:
-        """Serve the main application on these sockets."""
-        for listener in sockets:
-            await self.listen(listener, self._application)
-
     async def listen(self, listener: socket.socket, application: Asgi) -> None:
-        """Serve another application on this socket, for example the web page."""
+        """Serve an application on a socket. The web page has another application than the API."""
         server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
         self._servers[application] = [*self._servers.get(application, ()), server]
 

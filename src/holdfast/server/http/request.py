@@ -7,7 +7,13 @@ import msgspec
 
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.engine.ports import Ledger
 from holdfast.protocol.routes import Route
+from holdfast.runtime.services import WorkspaceServices
+from holdfast.runtime.workspace import Workspace
+from holdfast.server.http.connection import RequestCycle
+from holdfast.server.telemetry.observers import Observers
+from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
 
 if TYPE_CHECKING:
@@ -17,23 +23,43 @@ __all__ = ["Handler", "Request"]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A parsed request. `handle` is set for routes below a workspace; `body` is decoded to the route's type."""
+    """A parsed request, with the parts of the server that handlers use. `body` is decoded to the route's type."""
 
     manager: WorkspaceManager
+    web: WebListener
+    observers: Observers
     route: Route
     params: Mapping[str, str]
     query: Mapping[str, str]
     body: Any
     over_socket: bool
+    """True for a request over the unix socket, which only the server's own user can connect to."""
     open_handle: WorkspaceHandle | None = None
     page: "Page | None" = None
     """The web page that sent the request, if any."""
+    exchange: RequestCycle | None = None
+    """The connection's side of the request, for streams; None outside a connection."""
 
     @property
     def handle(self) -> WorkspaceHandle:
-        """The workspace of the route."""
-        assert self.open_handle is not None, "only routes below a workspace ask for it"
+        """The open workspace of the route, with the state that the server keeps for it."""
+        assert self.open_handle is not None, "only handlers of routes below a workspace use it"
         return self.open_handle
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace of the route: its runs, sessions and approvals."""
+        return self.handle.workspace
+
+    @property
+    def services(self) -> WorkspaceServices:
+        """The services of the workspace: its settings, processes and extensions."""
+        return self.handle.services
+
+    @property
+    def ledger(self) -> Ledger:
+        """The store of the workspace."""
+        return self.workspace.ledger
 
     @property
     def session(self) -> SessionId:

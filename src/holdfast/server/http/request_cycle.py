@@ -14,7 +14,6 @@ __all__ = [
     "RequestCycle",
     "Scope",
     "Send",
-    "exchange_of",
 ]
 
 
@@ -168,15 +167,13 @@ class RequestCycle:
 
     async def run(self, application: Asgi) -> None:
         """Run the application once earlier responses have been read. An error aborts this connection only."""
+        # Handlers of streams need more than ASGI offers, such as a write that does not wait.
+        self.scope["exchange"] = self
         try:
             await self.connection.room()
             await application(self.scope, self.receive, self.send)
         finally:
+            # The scope and the exchange refer to each other; without this they would wait for the garbage collector.
+            del self.scope["exchange"]
             if not self.is_over:
                 self.connection.abort()
-
-
-def exchange_of(send: Send) -> RequestCycle | None:
-    """Return the exchange that `send` belongs to, for callers that need more than ASGI offers."""
-    exchange = getattr(send, "__self__", None)
-    return exchange if isinstance(exchange, RequestCycle) else None

@@ -28,7 +28,7 @@ async def set_skip(request: Request) -> None:
     handle = request.handle
     if handle.yolo is not request.body.skip:
         handle.yolo = request.body.skip
-        handle.workspace.engine.outlet.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(handle.id))))
+        handle.workspace.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(handle.id))))
 
 
 async def grant(request: Request) -> Resolved:
@@ -36,7 +36,7 @@ async def grant(request: Request) -> Resolved:
     nothing.
     """
     body = request.body
-    approvals = request.handle.workspace.approvals
+    approvals = request.workspace.approvals
     by = request.query.get("client_id", "")
     return Resolved(
         await approvals.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(request))
@@ -45,21 +45,21 @@ async def grant(request: Request) -> Resolved:
 
 async def pending_permissions(request: Request) -> tuple[PermissionRequest, ...]:
     """Return the open permission requests."""
-    return request.handle.workspace.approvals.permissions
+    return request.workspace.approvals.permissions
 
 
 async def answer_question(request: Request) -> Resolved:
     """Answer a batch of questions."""
     body = request.body
     by = request.query.get("client_id", "")
-    approvals = request.handle.workspace.approvals
+    approvals = request.workspace.approvals
     return Resolved(await approvals.answer(body.batch_request_id, body.responses, by=by, via=_via(request)))
 
 
 async def cancel_question(request: Request) -> Resolved:
     """Dismiss a batch of questions."""
     query = request.query
-    approvals = request.handle.workspace.approvals
+    approvals = request.workspace.approvals
     return Resolved(
         await approvals.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(request))
     )
@@ -67,7 +67,7 @@ async def cancel_question(request: Request) -> Resolved:
 
 async def pending_questions(request: Request) -> tuple[QuestionRequest, ...]:
     """Return the open batches of questions."""
-    return request.handle.workspace.approvals.questions
+    return request.workspace.approvals.questions
 
 
 def _via(request: Request) -> Via:

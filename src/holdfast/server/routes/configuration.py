@@ -56,7 +56,7 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     """Return the effective configuration for clients. Crush clients require `providers`, `options` and
     `options.tui`.
     """
-    models = handle.workspace.engine.run_context.models
+    models = handle.workspace.models
     infos: dict[Size, ModelInfo] = {}
     # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
@@ -194,8 +194,8 @@ async def config_model(request: Request) -> None:
     kind = request.body.model_type
     if wrong := value_problems(("models", kind), chosen):
         raise BadRequest(" ".join(wrong))
-    if request.handle.services.choice is not None:
-        found = await request.handle.services.choice.check(msgspec.convert(chosen, Selection))
+    if request.services.choice is not None:
+        found = await request.services.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
     recent = [
         item for item in request.handle.config.read_scope(0).get("recent_models", {}).get(kind, []) if item != chosen
@@ -230,7 +230,7 @@ async def config_provider_key(request: Request) -> None:
 
 async def config_refresh_oauth(request: Request) -> None:
     """Refresh an OAuth token. The next model request uses the new token; other processes read it from the store."""
-    provider, services = _provider_id(request), request.handle.services
+    provider, services = _provider_id(request), request.services
     try:
         token = await asyncio.to_thread(services.credentials.token, provider)
     except HoldfastError as error:
@@ -267,11 +267,11 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
 
 async def default_small_model(request: Request) -> ModelChoice:
     """Return the default small model of a provider, or the one in use."""
-    choice = request.handle.services.choice
+    choice = request.services.choice
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    return choice_of(request.handle, "small", (await request.handle.workspace.engine.run_context.models.small()).info)
+    return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
 
 
 def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
@@ -321,7 +321,7 @@ async def init_project(request: Request) -> None:
 
 async def init_prompt(request: Request) -> InitPrompt:
     """Return the prompt that writes the description."""
-    return InitPrompt(_PROMPT.format(_guide(request.handle.services.settings.options)))
+    return InitPrompt(_PROMPT.format(_guide(request.services.settings.options)))
 
 
 def _flag(handle: WorkspaceHandle) -> Path:

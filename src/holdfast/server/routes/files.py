@@ -36,12 +36,10 @@ class FileTooLarge(TooLarge):
 
 async def list_files(request: Request) -> FileNames:
     """Return the files that a search would cover, without ignored ones."""
-    root = await asyncio.to_thread(os.path.realpath, request.handle.path)
+    root = await asyncio.to_thread(os.path.realpath, request.workspace.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
-        found = await Searcher(git=request.handle.services.git).files(
-            Search(root, root, environment, _SECONDS, _MOST), "**"
-        )
+        found = await Searcher(git=request.services.git).files(Search(root, root, environment, _SECONDS, _MOST), "**")
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
     return FileNames(found.paths, found.is_truncated or found.is_late)
@@ -50,7 +48,7 @@ async def list_files(request: Request) -> FileNames:
 async def read_file(request: Request) -> Attachment:
     """Return a file as an attachment."""
     given = request.query["path"]
-    content = await asyncio.to_thread(_content, request.handle.path, given)
+    content = await asyncio.to_thread(_content, request.workspace.path, given)
     kind = kind_of(given, content)
     if kind is None:
         raise NoSuchFile
@@ -78,14 +76,13 @@ _MOST_SESSIONS = 50
 async def undo_changes(request: Request) -> UndoReport:
     """Revert changes of a session or a run, or report what would be reverted."""
     ask: UndoAsk = request.body
-    workspace = request.handle.workspace
-    engine = workspace.engine
+    workspace = request.workspace
     session, versions = await _history(request, ask)
-    if not ask.dry_run and engine.is_busy(session):
+    if not ask.dry_run and workspace.is_busy(session):
         raise SessionBusy("The session is busy: its run may change these files. Wait for its end, or cancel it.")
 
     async def record(operations: tuple[Operation, ...]) -> None:
-        answer = await engine.recorder.put(*operations)
+        answer = await workspace.recorder.put(*operations)
         if not isinstance(answer, Receipt):
             raise Conflict(f"The undo could not be recorded: {answer.reason}.")
 
@@ -94,33 +91,33 @@ async def undo_changes(request: Request) -> UndoReport:
         versions,
         root=workspace.record.path,
         record=record,
-        now_ms=engine.clock.now_ms,
-        new_id=engine.new_id,
+        now_ms=workspace.clock.now_ms,
+        new_id=workspace.new_id,
     )
 
 
 async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the requested session and its file changes."""
-    ledger = request.handle.workspace.engine.run_context.ledger
+    ledger = request.ledger
     if ask.session_id:
-        if await ledger.session(request.handle.id, ask.session_id) is None:
+        if await ledger.session(request.workspace.id, ask.session_id) is None:
             raise NotFound("There is no such session: look at the list for one.")
-        return ask.session_id, await ledger.files(request.handle.id, ask.session_id)
+        return ask.session_id, await ledger.files(request.workspace.id, ask.session_id)
     if ask.run_id:
-        record = await ledger.run(request.handle.id, ask.run_id)
+        record = await ledger.run(request.workspace.id, ask.run_id)
         if record is None:
             raise UnknownRun
-        return record.run.session_id, await ledger.files(request.handle.id, record.run.session_id)
+        return record.run.session_id, await ledger.files(request.workspace.id, record.run.session_id)
     return await _latest(request, ask)
 
 
 async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
-    ledger = request.handle.workspace.engine.run_context.ledger
+    ledger = request.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
-    for session in list(await ledger.sessions(request.handle.id))[:_MOST_SESSIONS]:
-        versions = await ledger.files(request.handle.id, session.id)
-        path = recorded_path(ask.path, versions, request.handle.workspace.record.path) if ask.path else ""
+    for session in list(await ledger.sessions(request.workspace.id))[:_MOST_SESSIONS]:
+        versions = await ledger.files(request.workspace.id, session.id)
+        path = recorded_path(ask.path, versions, request.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)
         if changed is not None and changed.updated_at > best[0]:
             best = (changed.updated_at, session.id, versions)

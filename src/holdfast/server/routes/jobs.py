@@ -44,32 +44,32 @@ async def run_shell(request: Request) -> ShellResult:
 
 async def list_jobs(request: Request) -> tuple[JobInfo, ...]:
     """Return the background jobs."""
-    return request.handle.services.jobs.list(
+    return request.services.jobs.list(
         SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     )
 
 
 async def job_output(request: Request) -> JobOutput:
     """Return the output of a job."""
-    return request.handle.services.jobs.output(request.params["job_id"])
+    return request.services.jobs.output(request.params["job_id"])
 
 
 async def kill_job(request: Request) -> JobOutput:
     """Kill a job and return its output."""
-    return await request.handle.services.jobs.kill(request.params["job_id"])
+    return await request.services.jobs.kill(request.params["job_id"])
 
 
 async def get_sandbox(request: Request) -> SandboxState:
     """Return the state of the sandbox."""
     try:
-        return await request.handle.services.confine()
+        return await request.services.confine()
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
 
 async def get_trust(request: Request) -> TrustBody:
     """Return whether the project's files are trusted, and which settings are withheld."""
-    configuration = request.handle.services.configuration
+    configuration = request.services.configuration
     reading = configuration.snapshot()
     files = await _brought(request)
     waiting = untrusted(files, configuration.trust)
@@ -83,7 +83,7 @@ async def get_trust(request: Request) -> TrustBody:
 
 async def set_trust(request: Request) -> TrustBody:
     """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
-    configuration = request.handle.services.configuration
+    configuration = request.services.configuration
     project = configuration.snapshot().project
     files = await _brought(request)
     if request.body.trusted:
@@ -97,4 +97,4 @@ async def set_trust(request: Request) -> TrustBody:
 
 
 async def _brought(request: Request) -> tuple[TrustableFile, ...]:
-    return await asyncio.to_thread(brought_files, request.handle.services.configuration.locations, os.environ)
+    return await asyncio.to_thread(brought_files, request.services.configuration.locations, os.environ)

@@ -41,41 +41,41 @@ class SummaryCancelled(Conflict):
 
 async def agent_info(request: Request) -> AgentInfo:
     """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
-    engine = request.handle.workspace.engine
+    workspace = request.workspace
     try:
-        info = (await engine.run_context.models.large()).info
+        info = (await workspace.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
         nobody = ModelInfo("", "")
         return AgentInfo(
-            is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
+            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
         )
     choice = choice_of(request.handle, "large", info)
-    return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
+    return AgentInfo(is_busy=workspace.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
 
 
 async def init_agent(request: Request) -> None:
     """Check whether a model can be used. Active runs are not affected."""
-    await request.handle.workspace.engine.run_context.models.large()
+    await request.workspace.models.large()
 
 
 async def update_agent(request: Request) -> None:
     """Check whether a model can be used. Each run looks up models and tools itself, so there is nothing to update."""
-    await request.handle.workspace.engine.run_context.models.large()
+    await request.workspace.models.large()
 
 
 async def send_prompt(request: Request) -> Accepted:
     """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
-    model = await request.handle.workspace.engine.run_context.models.large()
+    model = await request.workspace.models.large()
     prompt = request.body.to_prompt()
     if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(request, model.info)):
         raise ProviderError(reason, title="No usable model", trouble="refused")
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
-        brief = await request.handle.services.extensions.brief(prompt.prompt)
+        brief = await request.services.extensions.brief(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
-    run = await request.handle.workspace.inputs.submit(prompt)
+    run = await request.workspace.inputs.submit(prompt)
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)
 
 
@@ -85,7 +85,7 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.handle.services.configuration.settings_from_files("models").get("large", {})
+    by_hand = request.services.configuration.settings_from_files("models").get("large", {})
     if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
         return ""
     return (
@@ -101,32 +101,31 @@ async def agent_session(request: Request) -> Session:
 
 async def cancel_session(request: Request) -> Cancelled:
     """Cancel the current run of a session and its queue."""
-    return Cancelled(await request.handle.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
+    return Cancelled(await request.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
 
 
 async def clear_queue(request: Request) -> Cancelled:
     """Cancel the queued prompts of a session."""
-    return Cancelled(await request.handle.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
+    return Cancelled(await request.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
 
 
 async def count_queued(request: Request) -> int:
     """Return the number of queued prompts of a session."""
-    return len(request.handle.workspace.engine.lane(request.session).queue)
+    return len(request.workspace.lane(request.session).queue)
 
 
 async def list_queued(request: Request) -> list[str]:
     """Return the texts of the queued prompts of a session."""
-    engine = request.handle.workspace.engine
-    waiting = [item.run for item in engine.lane(request.session).queue]
-    records = [await engine.run_context.ledger.run(request.handle.id, run) for run in waiting]
+    waiting = [item.run for item in request.workspace.lane(request.session).queue]
+    records = [await request.ledger.run(request.workspace.id, run) for run in waiting]
     return [record.run.prompt for record in records if record is not None]
 
 
 async def summarize(request: Request) -> None:
     """Summarize a session and return when the summary is stored. A caller that disconnects does not cancel the run."""
-    heard = request.handle.workspace.bus.subscribe(None)
+    heard = request.workspace.bus.subscribe(None)
     try:
-        run = await request.handle.workspace.inputs.summarize(request.session)
+        run = await request.workspace.inputs.summarize(request.session)
         end = await _end_of(run.run_id, heard)
     finally:
         heard.close()
@@ -157,13 +156,13 @@ async def list_runs(request: Request) -> list[Run]:
     limit = min(request.number("limit", 50), _MOST)
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     before, state = request.number("before", 0), request.query.get("state")
-    ledger = request.handle.workspace.engine.run_context.ledger
+    ledger = request.ledger
     if state is None:
-        runs = await ledger.runs(request.handle.id, session, limit, before)
+        runs = await ledger.runs(request.workspace.id, session, limit, before)
         return [_now(request.handle, run) for run in runs]
     if state != "ended":
         # Few runs have not ended, and the oldest of them may be older than many that have.
-        unended = [_now(request.handle, run) for run in await ledger.open_runs(request.handle.id)]
+        unended = [_now(request.handle, run) for run in await ledger.open_runs(request.workspace.id)]
         found = [run for run in unended if run.state == state and session in (None, run.session_id)]
         found = [run for run in found if not before or run.number < before]
         return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
@@ -173,7 +172,7 @@ async def list_runs(request: Request) -> list[Run]:
 async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
-        page = await request.handle.workspace.engine.run_context.ledger.runs(request.handle.id, session, limit, before)
+        page = await request.ledger.runs(request.workspace.id, session, limit, before)
         found += (run for run in page if run.state == "ended")
         if len(page) < limit:
             break
@@ -183,7 +182,7 @@ async def _ended(request: Request, session: SessionId | None, limit: int, before
 
 async def get_run(request: Request) -> Run:
     """Return a run."""
-    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, request.run)
+    record = await request.ledger.run(request.workspace.id, request.run)
     if record is None:
         raise UnknownRun
     return _now(request.handle, record.run)
@@ -191,7 +190,7 @@ async def get_run(request: Request) -> Run:
 
 async def patch_run(request: Request) -> Run:
     """Change the position or the delivery of a queued run."""
-    inputs = request.handle.workspace.inputs
+    inputs = request.workspace.inputs
     patch = request.body
     if (patch.position is None) == (patch.delivery is None):
         raise BadRequest("Say either a position or a delivery.")
@@ -204,11 +203,11 @@ async def patch_run(request: Request) -> Run:
 
 async def cancel_run(request: Request) -> Run:
     """Cancel a run."""
-    await request.handle.workspace.inputs.cancel_run(request.run, request.query.get("client_id", ""))
+    await request.workspace.inputs.cancel_run(request.run, request.query.get("client_id", ""))
     return await get_run(request)
 
 
 def _now(handle: WorkspaceHandle, run: Run) -> Run:
     """Return the run with its current state, which the lane knows before the stored row does."""
-    state = state_of(handle.workspace.engine.lane(run.session_id), run.run_id)
+    state = state_of(handle.workspace.lane(run.session_id), run.run_id)
     return run if state is None or run.outcome else msgspec.structs.replace(run, state=state)

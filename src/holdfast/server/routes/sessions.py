@@ -48,15 +48,15 @@ def dressed(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session
     """Add the live state to a stored session: whether it is busy, and the number of viewing clients."""
     return msgspec.structs.replace(
         session,
-        is_busy=handle.workspace.engine.is_busy(session.id),
+        is_busy=handle.workspace.is_busy(session.id),
         attached_clients=attached(manager.presence, handle.id, session.id),
     )
 
 
 async def known(request: Request, session_id: SessionId | None = None) -> Session:
     """Return the given session, by default that of the path. Raises `UnknownSession`."""
-    ledger = request.handle.workspace.engine.run_context.ledger
-    session = await ledger.session(request.handle.id, request.session if session_id is None else session_id)
+    ledger = request.ledger
+    session = await ledger.session(request.workspace.id, request.session if session_id is None else session_id)
     if session is None:
         raise UnknownSession
     return session
@@ -64,13 +64,13 @@ async def known(request: Request, session_id: SessionId | None = None) -> Sessio
 
 async def list_sessions(request: Request) -> list[Session]:
     """Return the sessions of a workspace."""
-    sessions = await request.handle.workspace.engine.run_context.ledger.sessions(request.handle.id)
+    sessions = await request.ledger.sessions(request.workspace.id)
     return [dressed(request.manager, request.handle, session) for session in sessions]
 
 
 async def create_session(request: Request) -> Session:
     """Create a session."""
-    return await request.handle.workspace.sessions.create(_title(request.body.title))
+    return await request.workspace.sessions.create(_title(request.body.title))
 
 
 async def get_session(request: Request) -> Session:
@@ -84,7 +84,7 @@ async def put_session(request: Request) -> Session:
     """
     if request.body.title is None:
         return dressed(request.manager, request.handle, await known(request))
-    session = await request.handle.workspace.sessions.rename(request.session, _title(request.body.title))
+    session = await request.workspace.sessions.rename(request.session, _title(request.body.title))
     return dressed(request.manager, request.handle, session)
 
 
@@ -105,16 +105,15 @@ async def delete_session(request: Request) -> None:
 
 async def _outputs_named_in(handle: WorkspaceHandle, session: SessionId) -> tuple[str, ...]:
     """Return output files that earlier versions stored without an owner."""
-    messages = await handle.workspace.engine.run_context.ledger.messages(handle.id, session)
+    messages = await handle.workspace.ledger.messages(handle.id, session)
     body = msgspec.json.encode(messages).decode()
     return tuple(_OUTPUT.findall(body))
 
 
 async def list_messages(request: Request) -> list[Message]:
     """Return the messages of a session, including streamed text that is not flushed yet."""
-    engine = request.handle.workspace.engine
-    messages = await engine.run_context.ledger.messages(request.handle.id, request.session)
-    growing = engine.open_parts()
+    messages = await request.ledger.messages(request.workspace.id, request.session)
+    growing = request.workspace.open_parts()
     return [grow(message, [part for part in growing if part.message_id == message.id]) for message in messages]
 
 
@@ -125,10 +124,10 @@ async def list_user_messages(request: Request) -> list[Message]:
 
 async def list_all_user_messages(request: Request) -> list[Message]:
     """Return the user's messages of all sessions, newest first, for the prompt history."""
-    ledger = request.handle.workspace.engine.run_context.ledger
+    ledger = request.ledger
     found: list[Message] = []
-    for session in await ledger.sessions(request.handle.id):
-        messages = await ledger.messages(request.handle.id, session.id)
+    for session in await ledger.sessions(request.workspace.id):
+        messages = await ledger.messages(request.workspace.id, session.id)
         found += [message for message in reversed(messages) if message.role == "user"]
     # The sort is stable: messages of a session with equal times keep their order.
     return sorted(found, key=lambda message: message.created_at, reverse=True)
@@ -136,29 +135,28 @@ async def list_all_user_messages(request: Request) -> list[Message]:
 
 async def list_history(request: Request) -> list[FileVersion]:
     """Return the versions of files that a session changed."""
-    versions = await request.handle.workspace.engine.run_context.ledger.files(request.handle.id, request.session)
+    versions = await request.ledger.files(request.workspace.id, request.session)
     return sorted(versions, key=lambda item: (item.version, item.created_at))
 
 
 async def list_read_files(request: Request) -> list[str]:
     """Return the paths that a session has read."""
-    marks = await request.handle.workspace.engine.run_context.ledger.read_marks(request.handle.id, request.session)
+    marks = await request.ledger.read_marks(request.workspace.id, request.session)
     return [mark.path for mark in marks]
 
 
 async def mark_read(request: Request) -> None:
     """Mark a file as read, under its real path, which is the one that tools use."""
     session, path = await known(request, request.body.session_id), await _real_path(request, request.body.path)
-    engine = request.handle.workspace.engine
-    mark = ReadMark(session.id, path, engine.clock.now_ms())
-    await engine.recorder.put(MarkRead(mark), sync=False)
+    mark = ReadMark(session.id, path, request.workspace.clock.now_ms())
+    await request.workspace.recorder.put(MarkRead(mark), sync=False)
 
 
 async def last_read(request: Request) -> str:
     """Return when a session last read a file."""
-    ledger = request.handle.workspace.engine.run_context.ledger
+    ledger = request.ledger
     path = await _real_path(request, request.query["path"])
-    mark = await ledger.read_mark(request.handle.id, SessionId(request.query["session_id"]), path)
+    mark = await ledger.read_mark(request.workspace.id, SessionId(request.query["session_id"]), path)
     if mark is None:
         return _NEVER
     return datetime.fromtimestamp(mark.read_at / 1000, UTC).isoformat().replace("+00:00", "Z")
@@ -166,7 +164,7 @@ async def last_read(request: Request) -> str:
 
 async def _real_path(request: Request, given: str) -> str:
     try:
-        return (await asyncio.to_thread(locate, request.handle.path, given)).path
+        return (await asyncio.to_thread(locate, request.workspace.path, given)).path
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
@@ -199,11 +197,11 @@ async def read_log(request: Request) -> LogPage:
     )
     if not 0 < limit <= _MOST:
         raise BadRequest(f"limit is from 1 to {_MOST}.")
-    ledger, cursor = request.handle.workspace.engine.run_context.ledger, request.number("after", 0)
+    ledger, cursor = request.ledger, request.number("after", 0)
     if run:
         asked = await _run(request, run)
         session, cursor = asked.session_id, max(cursor, asked.number - 1)
-    rows = await ledger.dated_events(request.handle.id, cursor, _MOST_LOOKED_AT)
+    rows = await ledger.dated_events(request.workspace.id, cursor, _MOST_LOOKED_AT)
     found: list[LoggedEvent] = []
     size = 0
     for number, at, body in rows:
@@ -222,7 +220,7 @@ async def read_log(request: Request) -> LogPage:
 
 
 async def _run(request: Request, run: str) -> Run:
-    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, RunId(run))
+    record = await request.ledger.run(request.workspace.id, RunId(run))
     if record is None:
         raise UnknownRun
     return record.run

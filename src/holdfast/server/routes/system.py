@@ -42,7 +42,7 @@ async def control(request: Request) -> None:
         return
     if command != "stop":
         raise BadRequest("unknown command: the only one is stop")
-    is_working = any(handle.workspace.engine.is_busy() for handle in request.manager.handles)
+    is_working = any(handle.workspace.is_busy() for handle in request.manager.handles)
     if is_working and not force and not is_idle(request.manager.presence):
         raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
     request.manager.apply(Stop())
@@ -79,7 +79,7 @@ async def docs(_: Request) -> str:
 
 async def metrics(request: Request) -> str:
     """Return the metrics for Prometheus."""
-    counted = request.manager.metrics
+    counted = request.observers.metrics
     if counted is None:
         raise NotFound("Metrics are off: set options.metrics to true, and start the server again.")
     return counted.told(request.manager)
@@ -87,12 +87,12 @@ async def metrics(request: Request) -> str:
 
 async def stats(request: Request) -> Stats:
     """Return the statistics of a workspace."""
-    return await request.manager.app.ledger.stats(request.handle.id, _zone(request))
+    return await request.manager.ledger.stats(request.workspace.id, _zone(request))
 
 
 async def all_stats(request: Request) -> Stats:
     """Return the statistics of all workspaces."""
-    return await request.manager.app.ledger.stats(None, _zone(request))
+    return await request.manager.ledger.stats(None, _zone(request))
 
 
 def _zone(request: Request) -> int:

@@ -24,39 +24,39 @@ async def open_web(request: Request) -> WebLink:
     """Open the port of the web page and return a link. Only over the unix socket."""
     if not request.over_socket:
         raise NotFromHere
-    return (await request.manager.web.open(request.body.port)).link(tuple(request.body.env))
+    return (await request.web.open(request.body.port)).link(tuple(request.body.env))
 
 
 async def close_web(request: Request) -> None:
     """Close the port of the web page. Only over the unix socket."""
     if not request.over_socket:
         raise NotFromHere
-    request.manager.web.close()
+    request.web.close()
 
 
 async def enter_page(request: Request) -> PagePass:
     """Exchange a code for a token."""
-    return _house(request).exchange(request.body.code)
+    return _sessions(request).exchange(request.body.code)
 
 
 async def greet_page(request: Request) -> PageGreeting:
     """Return a challenge to a page that was admitted by an earlier server."""
-    return _house(request).hello(request.body)
+    return _sessions(request).hello(request.body)
 
 
 async def return_page(request: Request) -> PagePass:
     """Return a new token for the proof of a returning page."""
-    return _house(request).come_back(request.body)
+    return _sessions(request).come_back(request.body)
 
 
 async def page_pass(request: Request) -> PagePass:
     """Return a new token to a page that was reloaded and has lost its state."""
     if request.page is None:
         raise NoPort
-    return _house(request).renew(request.page)
+    return _sessions(request).renew(request.page)
 
 
-def _house(request: Request) -> "WebSessions":
-    if request.manager.web.house is None:
+def _sessions(request: Request) -> "WebSessions":
+    if request.web.sessions is None:
         raise NoPort
-    return request.manager.web.house
+    return request.web.sessions

@@ -57,7 +57,7 @@ async def leave_workspace(request: Request) -> None:
 
 async def set_current_session(request: Request) -> None:
     """Set the session that a client views."""
-    request.manager.apply(View(request.handle.id, client_id_of(request.query["client_id"]), request.body.session_id))
+    request.manager.apply(View(request.workspace.id, client_id_of(request.query["client_id"]), request.body.session_id))
 
 
 async def get_config(request: Request) -> dict[str, Any]:
@@ -67,7 +67,7 @@ async def get_config(request: Request) -> dict[str, Any]:
 
 async def list_providers(request: Request) -> list[dict[str, Any]]:
     """Return the providers and their models."""
-    choice = request.handle.services.choice
+    choice = request.services.choice
     if choice is not None:
         return [msgspec.to_builtins(view) for view in await choice.providers_view()]
     config = await config_of(request.handle)
@@ -78,7 +78,7 @@ async def snapshot(request: Request) -> SnapshotBody:
     """Return the state for a new client: one read of the store, with the streamed text that is not flushed yet."""
     handle = request.handle
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
-    stored = await handle.workspace.engine.run_context.ledger.snapshot(handle.id, session)
+    stored = await handle.workspace.ledger.snapshot(handle.id, session)
     return SnapshotBody(
         stored.cursor,
         stored.epoch,
@@ -94,7 +94,7 @@ async def snapshot(request: Request) -> SnapshotBody:
 
 
 def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> list[Message]:
-    growing = handle.workspace.engine.open_parts()
+    growing = handle.workspace.open_parts()
     return [grow(message, [part for part in growing if part.message_id == message.id]) for message in messages]
 
 

@@ -11,7 +11,7 @@ from holdfast.bus.frames import Frame, GapEvent, HelloEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
 from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
-from holdfast.server.http.connection import Receive, Send, exchange_of
+from holdfast.server.http.connection import Receive, RequestCycle, Send
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Attach, Detach
 from holdfast.server.streams.crush_stream import CrushDialogs, CrushStream
@@ -85,7 +85,7 @@ _log = logging.getLogger("holdfast.server")
 class _Writer:
     """Writes to one subscriber. `seconds` is the maximum duration of a write before it counts as stalled."""
 
-    def __init__(self, send: Send, seconds: float) -> None:
+    def __init__(self, send: Send, exchange: RequestCycle | None, seconds: float) -> None:
         self._send = send
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class _Writer:
         self.written = self._loop.time()
         """Time of the last write."""
         self._beat: asyncio.TimerHandle | None = None
-        self._exchange = exchange_of(send)
+        self._exchange = exchange
 
     async def write(self, data: bytes) -> None:
         """Write data; waits, up to the timeout, only if the connection's buffer is full."""
@@ -140,14 +140,15 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     since = request.number("since", -1)
     client = request.query.get("client_id")
     name = client_id_of(client) if client else None
-    heard = request.handle.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
-    approvals = request.handle.workspace.approvals
+    heard = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
+    approvals = request.workspace.approvals
     form = None if since >= 0 else CrushStream(partial(_growing, request.handle), _dialogs(request))
-    if (exchange := exchange_of(send)) is not None:
+    exchange = request.exchange
+    if exchange is not None:
         exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
     try:
         if name is not None:
-            request.manager.apply(Attach(request.handle.id, name))
+            request.manager.apply(Attach(request.workspace.id, name))
     except BaseException:
         heard.close()
         raise
@@ -155,16 +156,18 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
-        await _send_all(heard, send, form or request.handle.frame_cache)
+        await _send_all(heard, send, exchange, form or request.handle.frame_cache)
     except TimeoutError:
         _log.info("a reader stopped reading and was cut; it can resume")
-        _hang_up(send)
+        if exchange is not None:
+            # A stalled client cannot be notified, so its buffered output is dropped.
+            exchange.connection.abort()
     finally:
         approvals.reader_left()
         watcher.cancel_all()
         heard.close()
         if name is not None:
-            request.manager.apply(Detach(request.handle.id, name))
+            request.manager.apply(Detach(request.workspace.id, name))
 
 
 async def _until_gone(receive: Receive, heard: Subscription) -> None:
@@ -175,25 +178,28 @@ async def _until_gone(receive: Receive, heard: Subscription) -> None:
 
 def _growing(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
     """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
-    return next((item for item in handle.workspace.engine.open_messages(session) if item.id == message), None)
+    return next((item for item in handle.workspace.open_messages(session) if item.id == message), None)
 
 
 def _dialogs(request: Request) -> CrushDialogs:
     """Return the open requests at the time of the subscription, so that none is missed or duplicated."""
-    approvals, now = request.handle.workspace.approvals, asyncio.get_running_loop().time()
-    withdrawn = request.manager.withdrawn.get(request.handle.id, ())
+    approvals, now = request.workspace.approvals, asyncio.get_running_loop().time()
+    withdrawn = request.manager.withdrawn.get(request.workspace.id, ())
     return CrushDialogs(approvals.permissions, approvals.questions, now=now, pause=approvals.pause, withdrawn=withdrawn)
 
 
-async def _send_all(heard: Subscription, send: Send, form: CrushStream | FrameCache) -> None:
+async def _send_all(
+    heard: Subscription, send: Send, exchange: RequestCycle | None, form: CrushStream | FrameCache
+) -> None:
     """Send events numbered and resumable, or in the Crush form."""
     is_whole = isinstance(form, CrushStream)
-    if is_whole:
-        _end_with_the_connection(send)
+    if is_whole and exchange is not None:
+        # A Crush client does not recover from a chunked body that breaks off, but handles the end of a connection.
+        exchange.ends_with_connection = True
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
+    writer = _Writer(send, exchange, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
     # Send the headers at once; a quiet workspace would otherwise delay them.
     await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
     try:
@@ -236,18 +242,3 @@ async def _whole(heard: Subscription, writer: _Writer, form: CrushStream) -> Non
             await writer.write(b"".join(frame(body) for body in bodies))
         elif loop.time() >= beat:
             await writer.write(QUIET_HEARTBEAT)
-
-
-def _hang_up(send: Send) -> None:
-    """Abort the connection: a stalled client cannot be notified, so its buffered output is dropped."""
-    if (exchange := exchange_of(send)) is not None:
-        exchange.connection.abort()
-
-
-def _end_with_the_connection(send: Send) -> None:
-    """Let the end of the connection end the body.
-
-    A Crush client does not recover from a chunked body that breaks off, but handles a plain end of the connection.
-    """
-    if (exchange := exchange_of(send)) is not None:
-        exchange.ends_with_connection = True

@@ -174,7 +174,7 @@ class ServerMetrics(Metrics):
 def _now(manager: WorkspaceManager) -> list[Family]:
     presence = manager.presence
     clients = {claim for workspace in presence.workspaces.values() for claim in workspace.claims}
-    busy = sum(handle.workspace.engine.is_busy() for handle in manager.handles)
+    busy = sum(handle.workspace.is_busy() for handle in manager.handles)
     used = resource.getrusage(resource.RUSAGE_SELF)
     families = [
         Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(manager.handles)),

@@ -59,7 +59,7 @@ class Observers:
         """Returns a function that wraps the outlet of a workspace; None without observers."""
         return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
 
-    def troubles(self) -> tuple[Finding, ...]:
+    def problems(self) -> tuple[Finding, ...]:
         """Return why spans that are enabled are not sent."""
         trouble = self.telemetry.trouble if self.telemetry is not None else ""
         return (Finding("telemetry", "warning", trouble),) if trouble else ()

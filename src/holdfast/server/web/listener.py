@@ -26,59 +26,55 @@ class PortRefused(Conflict):
 
 
 class WebListener:
-    """Opens and closes the port. `house` is None while the port is closed."""
+    """Opens and closes the port, at which `server` serves the page and, to admitted pages, the application."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.house: WebSessions | None = None
+    def __init__(self, data_dir: Path, server: "HttpServer", application: "Asgi") -> None:
+        self.sessions: WebSessions | None = None
+        """The admitted pages; None while the port is closed."""
         self._path = data_dir / "web.json"
-        self._server: HttpServer | None = None
-        self._application: Asgi | None = None
+        self._server = server
+        self._application = application
         self._opening: asyncio.Future[None] | None = None
-
-    def attach(self, server: "HttpServer", application: "Asgi") -> None:
-        """Set the HTTP server and the application that the port serves."""
-        self._server, self._application = server, application
 
     async def open(self, port: int = 0) -> "WebSessions":
         """Open the port; 0 means any. An open port does not change: pages are bound to it."""
         while self._opening is not None:
             await asyncio.shield(self._opening)
-        if self.house is not None:
-            if port in (0, self.house.front.port):
-                return self.house
+        if self.sessions is not None:
+            if port in (0, self.sessions.app.port):
+                return self.sessions
             raise PortRefused(
-                f"The page is open at port {self.house.front.port}: holdfast web --close closes it first."
+                f"The page is open at port {self.sessions.app.port}: holdfast web --close closes it first."
             )
         self._opening = asyncio.get_running_loop().create_future()
         try:
-            self.house = await self._open(port)
-            return self.house
+            self.sessions = await self._open(port)
+            return self.sessions
         finally:
             self._opening.set_result(None)
             self._opening = None
 
     async def _open(self, port: int) -> "WebSessions":
-        assert self._server is not None, "a server that answers is attached"
         module = await asyncio.to_thread(import_module, "holdfast.server.web.web_app")
-        house: WebSessions = await asyncio.to_thread(module.WebSessions, self._application, self._path)
+        sessions: WebSessions = await asyncio.to_thread(module.WebSessions, self._application, self._path)
         try:
             listener = bind_tcp(module.HOST, port)
         except AddressTaken as error:
             raise PortRefused(str(error)) from None
-        house.front.port = listener.getsockname()[1]
+        sessions.app.port = listener.getsockname()[1]
         try:
-            await self._server.listen(listener, house.front)
+            await self._server.listen(listener, sessions.app)
         except BaseException:
             listener.close()
             raise
-        _log.info("the page is open at http://%s:%d/", module.HOST, house.front.port)
-        return house
+        _log.info("the page is open at http://%s:%d/", module.HOST, sessions.app.port)
+        return sessions
 
     def close(self) -> None:
         """Close the port and forget all pages."""
-        house, self.house = self.house, None
-        if house is not None and self._server is not None:
-            self._server.leave(house.front)
+        sessions, self.sessions = self.sessions, None
+        if sessions is not None:
+            self._server.leave(sessions.app)
         self._path.unlink(missing_ok=True)
 
     async def reopen(self) -> None:

@@ -103,7 +103,7 @@ def _file(path: Path) -> StaticFile:
 
 
 class WebApp:
-    """ASGI application of the web page's port: serves files and authenticates requests. `door` contains the admitted
+    """ASGI application of the web page's port: serves files and authenticates requests. `auth` contains the admitted
     pages.
     """
 
@@ -114,7 +114,7 @@ class WebApp:
         clock: Callable[[], float],
         on_use: Callable[[], None] = lambda: None,
     ) -> None:
-        self.door = WebAuthState()
+        self.auth = WebAuthState()
         self.port = 0
         self._application = application
         self._files = files
@@ -165,7 +165,7 @@ class WebApp:
     async def _let_in(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         token = given.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
-        self.door, page = web_auth.admit(self.door, web_auth.digest(token), self._clock())
+        self.auth, page = web_auth.admit(self.auth, web_auth.digest(token), self._clock())
         if page is None:
             await _say(send, 401, b"Run holdfast web for a new link: this page is not known here.")
             return
@@ -174,7 +174,7 @@ class WebApp:
         try:
             await self._application(scope, receive, send)
         finally:
-            self.door = web_auth.leave(self.door, page.id, self._clock())
+            self.auth = web_auth.leave(self.auth, page.id, self._clock())
             self._on_use()
 
 
@@ -223,52 +223,50 @@ class WebSessions:
     """Web sessions of one port. The constructor reads the files of the page: do not call it in the event loop."""
 
     def __init__(self, application: Asgi, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self.front = WebApp(application, read_files(BUNDLE), clock, self._use)
+        self.app = WebApp(application, read_files(BUNDLE), clock, self._use)
         self._path = path
         self._clock = clock
         self._noted = clock()
 
     def recall(self, note: SavedPages) -> None:
         """Restore the pages that the previous server had admitted."""
-        self.front.door = web_auth.recall(note.pages, self._clock())
+        self.app.auth = web_auth.recall(note.pages, self._clock())
 
     def link(self, env: tuple[str, ...]) -> WebLink:
         """Create a link with a code that admits one page."""
-        code, front = secrets.token_urlsafe(24), self.front
-        front.door = web_auth.mint(front.door, web_auth.digest(code), env, self._clock())
-        return WebLink(f"http://{HOST}:{front.port}/", code, int(web_auth.CODE_SECONDS))
+        code, app = secrets.token_urlsafe(24), self.app
+        app.auth = web_auth.mint(app.auth, web_auth.digest(code), env, self._clock())
+        return WebLink(f"http://{HOST}:{app.port}/", code, int(web_auth.CODE_SECONDS))
 
     def exchange(self, code: str) -> PagePass:
         """Admit a page with a code. Raises `CodeRefused`."""
-        front, token = self.front, secrets.token_urlsafe(32)
+        app, token = self.app, secrets.token_urlsafe(32)
         fresh = web_auth.Page(secrets.token_hex(16), secrets.token_urlsafe(32), 0.0, web_auth.digest(token))
-        front.door, page = web_auth.exchange(front.door, web_auth.digest(code), fresh, self._clock())
+        app.auth, page = web_auth.exchange(app.auth, web_auth.digest(code), fresh, self._clock())
         if page is None:
             raise CodeRefused
         return self._pass(page, token)
 
     def hello(self, asked: PageHello) -> PageGreeting:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
-        front, ours = self.front, secrets.token_hex(16)
-        front.door, page = web_auth.hello(front.door, asked.page, asked.nonce, ours, self._clock())
+        app, ours = self.app, secrets.token_hex(16)
+        app.auth, page = web_auth.hello(app.auth, asked.page, asked.nonce, ours, self._clock())
         if page is None:
             raise NoPage
-        return PageGreeting(ours, web_auth.proof(page.key, "server", front.port, asked.nonce, ours))
+        return PageGreeting(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
 
     def come_back(self, asked: PageReturn) -> PagePass:
         """Admit a returning page with its proof. Raises `NoPage`."""
-        front, token, now = self.front, secrets.token_urlsafe(32), self._clock()
-        front.door, page = web_auth.come_back(
-            front.door, asked.page, asked.proof, front.port, web_auth.digest(token), now
-        )
+        app, token, now = self.app, secrets.token_urlsafe(32), self._clock()
+        app.auth, page = web_auth.come_back(app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now)
         if page is None:
             raise NoPage
         return self._pass(page, token)
 
     def renew(self, page: web_auth.Page) -> PagePass:
         """Return a new token and the credentials to return with. The old token ends."""
-        front, token = self.front, secrets.token_urlsafe(32)
-        front.door = web_auth.renew(front.door, page.id, web_auth.digest(token))
+        app, token = self.app, secrets.token_urlsafe(32)
+        app.auth = web_auth.renew(app.auth, page.id, web_auth.digest(token))
         return self._pass(page, token)
 
     def _pass(self, page: web_auth.Page, token: str) -> PagePass:
@@ -283,7 +281,7 @@ class WebSessions:
     def _write_note(self) -> None:
         """Replace the file atomically. A failure is logged and does not affect the page."""
         self._noted = self._clock()
-        body = msgspec.json.encode(SavedPages(self.front.port, web_auth.remembered(self.front.door, self._noted)))
+        body = msgspec.json.encode(SavedPages(self.app.port, web_auth.remembered(self.app.auth, self._noted)))
         draft = self._path.with_suffix(".new")
         try:
             draft.unlink(missing_ok=True)

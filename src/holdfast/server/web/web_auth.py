@@ -103,78 +103,78 @@ def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
     return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
-def mint(door: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
+def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
     """Add a new code, given as its digest."""
-    door = _tidied(door, now)
-    return replace(door, codes=_last({**door.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
+    state = _tidied(state, now)
+    return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
 
 
-def exchange(door: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
+def exchange(state: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
     """Admit the page `fresh` if the code is valid."""
-    door = _tidied(door, now)
-    found = door.codes.get(code)
+    state = _tidied(state, now)
+    found = state.codes.get(code)
     if found is None:
-        return door, None
+        return state, None
     page = replace(fresh, env=found.env, seen=now)
-    door = replace(door, codes={name: item for name, item in door.codes.items() if name != code})
-    return _with(door, page), page
+    state = replace(state, codes={name: item for name, item in state.codes.items() if name != code})
+    return _with(state, page), page
 
 
-def admit(door: WebAuthState, token: bytes, now: float) -> tuple[WebAuthState, Page | None]:
+def admit(state: WebAuthState, token: bytes, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin a request with this token. `leave` ends it."""
-    door = _tidied(door, now)
-    found = next((page for page in door.pages.values() if page.token and page.token == token), None)
+    state = _tidied(state, now)
+    found = next((page for page in state.pages.values() if page.token and page.token == token), None)
     if found is None:
-        return door, None
+        return state, None
     page = replace(found, visits=found.visits + 1)
-    return replace(door, pages={**door.pages, page.id: page}), page
+    return replace(state, pages={**state.pages, page.id: page}), page
 
 
-def renew(door: WebAuthState, page: str, token: bytes) -> WebAuthState:
+def renew(state: WebAuthState, page: str, token: bytes) -> WebAuthState:
     """Replace the token of a page that is admitted."""
-    found = door.pages.get(page)
-    return door if found is None else replace(door, pages={**door.pages, page: replace(found, token=token)})
+    found = state.pages.get(page)
+    return state if found is None else replace(state, pages={**state.pages, page: replace(found, token=token)})
 
 
-def leave(door: WebAuthState, page: str, now: float) -> WebAuthState:
+def leave(state: WebAuthState, page: str, now: float) -> WebAuthState:
     """End a request. Its page may have been forgotten in the meantime."""
-    found = door.pages.get(page)
+    found = state.pages.get(page)
     if found is None:
-        return door
-    return replace(door, pages={**door.pages, page: replace(found, visits=max(0, found.visits - 1), seen=now)})
+        return state
+    return replace(state, pages={**state.pages, page: replace(found, visits=max(0, found.visits - 1), seen=now)})
 
 
-def hello(door: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
+def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
-    door = _tidied(door, now)
-    found = door.pages.get(page)
+    state = _tidied(state, now)
+    found = state.pages.get(page)
     if found is None:
-        return door, None
+        return state, None
     challenge = Challenge(theirs, ours, now + CHALLENGE_SECONDS)
-    return replace(door, challenges={**door.challenges, page: challenge}), found
+    return replace(state, challenges={**state.challenges, page: challenge}), found
 
 
 def come_back(
-    door: WebAuthState, page: str, given: str, port: int, token: bytes, now: float
+    state: WebAuthState, page: str, given: str, port: int, token: bytes, now: float
 ) -> tuple[WebAuthState, Page | None]:
     """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
     challenge.
     """
-    door = _tidied(door, now)
-    challenge, found = door.challenges.get(page), door.pages.get(page)
+    state = _tidied(state, now)
+    challenge, found = state.challenges.get(page), state.pages.get(page)
     if challenge is None or found is None:
-        return door, None
-    door = replace(door, challenges={name: item for name, item in door.challenges.items() if name != page})
+        return state, None
+    state = replace(state, challenges={name: item for name, item in state.challenges.items() if name != page})
     right = proof(found.key, "page", port, challenge.theirs, challenge.ours)
     if not hmac.compare_digest(right.encode(), given.encode("utf-8", "surrogatepass")):
-        return door, None
+        return state, None
     back = replace(found, token=token, seen=now)
-    return replace(door, pages={**door.pages, page: back}), back
+    return replace(state, pages={**state.pages, page: back}), back
 
 
-def remembered(door: WebAuthState, now: float) -> tuple[Page, ...]:
+def remembered(state: WebAuthState, now: float) -> tuple[Page, ...]:
     """Return the pages to store for the next server. The environment of the user is not stored."""
-    return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in door.pages.values())
+    return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in state.pages.values())
 
 
 def recall(pages: Iterable[Page], now: float) -> WebAuthState:
@@ -183,26 +183,26 @@ def recall(pages: Iterable[Page], now: float) -> WebAuthState:
     return _tidied(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
 
 
-def _with(door: WebAuthState, page: Page) -> WebAuthState:
-    pages = {**door.pages, page.id: page}
+def _with(state: WebAuthState, page: Page) -> WebAuthState:
+    pages = {**state.pages, page.id: page}
     if len(pages) > MOST_PAGES:
-        del pages[min(door.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
-    return _without_strangers(replace(door, pages=pages))
+        del pages[min(state.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
+    return _without_strangers(replace(state, pages=pages))
 
 
-def _tidied(door: WebAuthState, now: float) -> WebAuthState:
+def _tidied(state: WebAuthState, now: float) -> WebAuthState:
     """Remove expired codes, pages and challenges."""
     return _without_strangers(
         WebAuthState(
-            {name: code for name, code in door.codes.items() if now < code.until},
-            {name: page for name, page in door.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
-            {name: challenge for name, challenge in door.challenges.items() if now < challenge.until},
+            {name: code for name, code in state.codes.items() if now < code.until},
+            {name: page for name, page in state.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
+            {name: challenge for name, challenge in state.challenges.items() if now < challenge.until},
         )
     )
 
 
-def _without_strangers(door: WebAuthState) -> WebAuthState:
-    return replace(door, challenges={name: item for name, item in door.challenges.items() if name in door.pages})
+def _without_strangers(state: WebAuthState) -> WebAuthState:
+    return replace(state, challenges={name: item for name, item in state.challenges.items() if name in state.pages})
 
 
 def _last(items: dict[K, T], most: int) -> dict[K, T]:

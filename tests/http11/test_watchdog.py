@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.providers.http_connections import RequestWatchdog
+from holdfast.http11.connection import RequestWatchdog
 from holdfast.testing.seeded_loop import in_virtual_time
 
 
@@ -21,7 +21,7 @@ class Held:
         self.has_unread = False
         self.ends = 0
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         self.ends += 1
 
 
@@ -49,8 +49,8 @@ def finish(watch: RequestWatchdog, _: Held) -> None:
     watch.finish()
 
 
-def hang_up(watch: RequestWatchdog, _: Held) -> None:
-    watch.hang_up()
+def abort(watch: RequestWatchdog, _: Held) -> None:
+    watch.abort()
 
 
 NEVER = -1.0
@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[float, float, tuple[tuple[float, Act], ...], float]] = {
     "silence after all was taken": (10, 3, ((1, touch), (1.5, unread), (2, read)), 4),
     "finished before": (10, 3, ((9, finish),), NEVER),
     "finished after a piece": (10, 3, ((1, touch), (3.9, finish)), NEVER),
-    "hung up before": (10, 3, ((9, hang_up),), NEVER),
+    "hung up before": (10, 3, ((9, abort),), NEVER),
 }
 
 
@@ -77,7 +77,7 @@ def test_when_silence_is_noticed(name: str) -> None:
         loop = asyncio.get_running_loop()
         stalled: list[float] = []
         watch, held = RequestWatchdog(first, between), Held()
-        watch.hold(held)
+        watch.register(held)
         watch.start(lambda: stalled.append(loop.time()))
         for at, act in acts:
             await pass_time(at - loop.time())
@@ -110,7 +110,7 @@ def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
     async def main() -> tuple[bool, int, bool]:
         watch, held = RequestWatchdog(10, 3), Held()
         watch.start()
-        watch.hold(held)
+        watch.register(held)
         await pass_time(10)
         return watch.has_stalled, held.ends, watch.is_over
 
@@ -120,16 +120,16 @@ def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
 def test_what_is_held_after_the_end_is_closed_at_once() -> None:
     async def main() -> list[int]:
         ends: list[int] = []
-        for end in (finish, hang_up):
+        for end in (finish, abort):
             watch, first, late, released = RequestWatchdog(10, 3), Held(), Held(), Held()
-            watch.hold(first)
-            watch.hold(released)
-            watch.let_go(released)
-            watch.let_go(released)
+            watch.register(first)
+            watch.register(released)
+            watch.unregister(released)
+            watch.unregister(released)
             watch.start()
             end(watch, first)
-            watch.hold(late)
-            watch.hang_up()
+            watch.register(late)
+            watch.abort()
             ends += [first.ends, late.ends, released.ends]
         return ends
 
@@ -140,10 +140,10 @@ def test_whoever_closes_is_asked_once_each() -> None:
     async def main() -> list[int]:
         watch, held = RequestWatchdog(10, 3), [Held(), Held()]
         for item in held:
-            watch.hold(item)
+            watch.register(item)
         watch.start()
-        watch.hang_up()
-        watch.hang_up()
+        watch.abort()
+        watch.abort()
         return [item.ends for item in held]
 
     assert in_virtual_time(main) == [1, 1]
@@ -152,8 +152,8 @@ def test_whoever_closes_is_asked_once_each() -> None:
 def test_patience_and_its_reason() -> None:
     async def main() -> list[tuple[float, bool]]:
         watch = RequestWatchdog(10, 3)
-        seen = [(watch.patience, watch.has_begun)]
+        seen = [(watch.timeout, watch.has_begun)]
         watch.touch()
-        return [*seen, (watch.patience, watch.has_begun)]
+        return [*seen, (watch.timeout, watch.has_begun)]
 
     assert in_virtual_time(main) == [(10, False), (3, True)]

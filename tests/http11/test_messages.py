@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.play import answer, chunk
-from holdfast.client.errors import BrokenResponse, ConnectionLost
-from holdfast.client.http_messages import Address, ResponseReader, build_request, fill, quote
+from holdfast.client.address import Address, build_request, fill
+from holdfast.http11.messages import ConnectionBroken, InvalidResponse, ResponseParser, quote
 
 SOCKET = Address(path="/run/s")
 TCP = Address(host="127.0.0.1", port=81, token="secret")
@@ -47,13 +47,15 @@ BROKEN: dict[str, bytes] = {
     "a chunk too long": CHUNKED + b"1\r\nxy\r\n",
     "another protocol": b"HTTP/1.1 101 Switching\r\n\r\n",
     "an endless head": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000,
+    "too many headers": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 201 + b"\r\n",
+    "another protocol without an empty line": b"220 mail.test ESMTP\r\n",
     "an endless chunk line": CHUNKED + b"0" * 5000,
     "endless trailers": CHUNKED + b"0\r\n" + b"A: b\r\n" * 20_000,
 }
 
 
 def read(pieces: list[bytes]) -> tuple[int, bytes, bool, bytes]:
-    reader = ResponseReader()
+    reader = ResponseParser()
     body = b"".join(reader.feed(piece) for piece in pieces)
     if not reader.is_done:
         reader.end()
@@ -82,8 +84,8 @@ def test_random_chunks_and_random_splits(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_no_response_is_refused(name: str) -> None:
-    reader = ResponseReader()
-    with pytest.raises(BrokenResponse):
+    reader = ResponseParser()
+    with pytest.raises(InvalidResponse):
         reader.feed(BROKEN[name])
 
 
@@ -91,31 +93,31 @@ def test_what_is_no_response_is_refused(name: str) -> None:
 def test_a_cut_response_is_told(name: str) -> None:
     raw = RESPONSES[name][0]
     for place in range(len(raw) - 1):
-        reader = ResponseReader()
+        reader = ResponseParser()
         reader.feed(raw[:place])
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionBroken):
             reader.end()
 
 
 def test_what_comes_behind_a_response_belongs_to_the_next() -> None:
     for first in (answer(b"one"), CHUNKED + chunk(b"one") + b"0\r\n\r\n", answer()):
-        reader = ResponseReader()
+        reader = ResponseParser()
         reader.feed(first + answer(b"two"))
         assert reader.is_done
         assert not reader.can_be_kept
-        following = ResponseReader()
+        following = ResponseParser()
         assert following.feed(reader.rest) == b"two"
 
 
 def test_headers_that_come_twice_are_joined() -> None:
-    reader = ResponseReader()
+    reader = ResponseParser()
     reader.feed(answer(headers="X-A: 1\r\nx-a:2 \r\n"))
     assert reader.head is not None
     assert reader.head.headers["x-a"] == "1, 2"
 
 
 def test_a_head_request_has_no_body() -> None:
-    reader = ResponseReader("HEAD")
+    reader = ResponseParser("HEAD")
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
     assert reader.is_done
 

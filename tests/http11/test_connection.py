@@ -7,12 +7,15 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from holdfast.providers import http_connections, httpx_transport
-from holdfast.providers.http_connections import Connection, ConnectionBroken, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11 import connection
+from holdfast.http11.connection import DRAIN_SECONDS, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.messages import ConnectionBroken
+from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import in_virtual_time
 
 ORIGIN = Origin("127.0.0.1", 80, is_secure=False)
+KEEP_SECONDS = 50.0
 HEAD = b"HTTP/1.1 200 OK\r\n"
 WHOLE = HEAD + b"content-length: 2\r\n\r\nhi"
 
@@ -59,7 +62,7 @@ class Stage:
 
     @property
     def is_kept(self) -> bool:
-        found = self.pool.waiting(ORIGIN)
+        found = self.pool.pop_idle(ORIGIN)
         return found is self.connection
 
     async def head_and_body(self) -> bytes:
@@ -101,7 +104,7 @@ def test_a_whole_answer(name: str, step: int) -> None:
         assert (await stage.connection.head()).status == 200
         assert await stage.read_all() == b"hi"
         stage.connection.release()
-        stage.watch.hang_up()
+        stage.watch.abort()
         assert stage.is_kept == is_kept
         assert stage.wire.is_aborted != is_kept
 
@@ -145,9 +148,9 @@ def test_an_answer_that_is_cut(data: bytes, error: Exception | None) -> None:
 def test_one_that_was_hung_up_has_not_come_to_its_end() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"\r\n")
-        stage.connection.hang_up()
+        stage.connection.abort()
         stage.connection.connection_lost(None)
-        with pytest.raises(ConnectionBroken, match="hung up"):
+        with pytest.raises(ConnectionBroken, match="aborted"):
             await stage.connection.read()
 
     on_stage(work)
@@ -158,8 +161,8 @@ def test_a_reader_is_woken_whatever_happens() -> None:
         ends: tuple[Callable[[Stage], object], ...] = (
             lambda stage: stage.connection.data_received(b"more"),
             lambda stage: stage.connection.connection_lost(None),
-            lambda stage: stage.connection.hang_up(),
-            lambda stage: stage.watch.hang_up(),
+            lambda stage: stage.connection.abort(),
+            lambda stage: stage.watch.abort(),
         )
         for end in ends:
             stage = Stage()
@@ -199,7 +202,7 @@ def test_no_more_than_so_many_headers(count: int, is_taken: bool) -> None:
 
 
 def test_what_nobody_reads_stops_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "_MOST_UNREAD", 4)
+    monkeypatch.setattr(connection, "_MAX_UNREAD", 4)
 
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"content-length: 20\r\n\r\n" + b"1234")
@@ -218,6 +221,21 @@ def test_what_nobody_reads_stops_the_sender(monkeypatch: pytest.MonkeyPatch) -> 
     on_stage(work)
 
 
+def test_reading_pauses_whenever_the_user_does_not_keep_up() -> None:
+    """Not only the first time."""
+
+    async def work(stage: Stage) -> None:
+        stage.connection.data_received(HEAD + b"\r\n")
+        for turn in range(1, 4):
+            for _ in range(3):
+                stage.connection.data_received(b"x" * 200_000)
+            assert stage.wire.pauses == ["pause", "resume"] * (turn - 1) + ["pause"]
+            assert len(await stage.connection.read()) == 600_000
+            assert stage.wire.pauses == ["pause", "resume"] * turn
+
+    on_stage(work)
+
+
 def test_the_rest_of_an_answer_may_come_for_a_moment() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
@@ -225,16 +243,16 @@ def test_the_rest_of_an_answer_may_come_for_a_moment() -> None:
         stage.connection.release()
         stage.connection.release()
         stage.watch.finish()
-        await pass_time(http_connections.DRAIN_SECONDS - 0.1)
+        await pass_time(DRAIN_SECONDS - 0.1)
         assert not stage.wire.is_aborted
         stage.connection.data_received(b"ho")
-        await pass_time(http_connections.DRAIN_SECONDS)
+        await pass_time(DRAIN_SECONDS)
         assert stage.is_kept
         late = Stage()
         late.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
         late.connection.release()
         late.watch.finish()
-        await pass_time(http_connections.DRAIN_SECONDS + 0.1)
+        await pass_time(DRAIN_SECONDS + 0.1)
         assert late.wire.is_aborted
         assert not late.is_kept
 
@@ -247,8 +265,8 @@ def test_an_unused_connection_is_closed_after_a_while() -> None:
         await stage.read_all()
         stage.connection.release()
         stage.watch.finish()
-        await pass_time(http_connections.KEEP_SECONDS - 0.1)
-        kept = stage.pool.waiting(ORIGIN)
+        await pass_time(KEEP_SECONDS - 0.1)
+        kept = stage.pool.pop_idle(ORIGIN)
         assert kept is stage.connection
         kept.send([b"again"], RequestWatchdog(300, 300))
         await pass_time(10)
@@ -256,7 +274,7 @@ def test_an_unused_connection_is_closed_after_a_while() -> None:
         kept.data_received(WHOLE)
         await stage.read_all()
         kept.release()
-        await pass_time(http_connections.KEEP_SECONDS + 0.1)
+        await pass_time(KEEP_SECONDS + 0.1)
         assert stage.wire.is_aborted
         assert not stage.is_kept
 
@@ -289,7 +307,7 @@ def test_a_request_that_is_over_sends_nothing() -> None:
         await over.read_all()
         over.connection.release()
         ended = RequestWatchdog(1, 1)
-        ended.hang_up()
+        ended.abort()
         over.connection.send([b"late"], ended)
         assert over.wire.sent == []
         assert over.wire.is_aborted
@@ -305,7 +323,7 @@ def test_an_answer_notes_when_it_came_and_when_it_began() -> None:
         await pass_time(5)
         stage.connection.data_received(b"hi")
         assert (stage.watch.last, stage.watch.has_begun) == (10, True)
-        assert stage.connection.has_heard
+        assert stage.connection.has_received
 
     on_stage(work)
 
