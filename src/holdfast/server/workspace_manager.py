@@ -208,7 +208,7 @@ class WorkspaceManager:
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
         self.presence, effects = who.start(leaves_when_idle=leaves_when_idle)
-        self._execute_effects(effects)
+        self._carry_out(effects)
 
     @property
     def handles(self) -> list[WorkspaceHandle]:
@@ -367,7 +367,7 @@ class WorkspaceManager:
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
         before = who.looked_at(self.presence, workspace)
         self.presence, effects = who.transition(self.presence, event)
-        self._execute_effects(effects)
+        self._carry_out(effects)
         self._tell_presence(workspace, before)
         known = self._handles.get(workspace)
         for handle in self.handles if isinstance(event, who.Retire) else [known] if known is not None else ():
@@ -412,7 +412,7 @@ class WorkspaceManager:
                 _log.error("a workspace could not be closed: %s", failure)
         await self.app.close()
 
-    def _execute_effects(self, effects: tuple[who.Effect, ...]) -> None:
+    def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case who.Arm(workspace=workspace, client=client, generation=generation, grace=grace):

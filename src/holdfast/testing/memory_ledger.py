@@ -236,7 +236,7 @@ class MemoryLedger:
             raise error
         mark = self._journal.mark()
         try:
-            answers = self._execute_effects(self._owned(workspace, epoch), ticket, writes)
+            answers = self._carry_out(self._owned(workspace, epoch), ticket, writes)
         except Exception:
             self._journal.back_to(mark)
             raise
@@ -246,7 +246,7 @@ class MemoryLedger:
             raise error
         return answers
 
-    def _execute_effects(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+    def _carry_out(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
         if owner.clean:
             raise OwnerChanged("The workspace was closed: open it again before writing to it.")
         if ticket == owner.ticket:
