@@ -13,7 +13,7 @@ from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
-    AskEvent,
+    ApprovalEvent,
     Change,
     Event,
     GapEvent,
@@ -206,7 +206,7 @@ class View:
                 return self._other(event)
         return True
 
-    def _take_ask(self, event: AskEvent) -> bool:
+    def _take_ask(self, event: ApprovalEvent) -> bool:
         match event:
             case PermissionRequestEvent(change=ask):
                 self.permissions[ask.object.id] = msgspec.to_builtins(ask.object)

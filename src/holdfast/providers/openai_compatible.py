@@ -14,7 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, whole_json
+from holdfast.domain.surrogates import Halves, replace_json_surrogates
 from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.http11.sse import SseReader
@@ -213,7 +213,7 @@ class _Exchange:
         except (ConnectionBroken, TimeoutError):
             if self._watch.has_stalled and not pieces:
                 raise self._stalled() from None
-        return whole_json(b"".join(pieces))
+        return replace_json_surrogates(b"".join(pieces))
 
     def _stalled(self) -> ProviderError:
         return stall_error(self._place, self._watch.timeout, has_begun=self._watch.has_begun)
