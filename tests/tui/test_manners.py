@@ -9,6 +9,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.theme import BUILTIN_THEMES, Theme
 
+from holdfast.client.terminal_text import final_line
 from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.block_render import estimate_tokens, render_block
@@ -17,7 +18,6 @@ from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS, key_hints, register_key_
 from holdfast.tui.palette import DARK, LIGHT, THEMES, default_theme, derive_palette
 from holdfast.tui.pickers import missing_requirement, model_items
 from holdfast.tui.screens.picker import PickerItem, filter_items, fit_width
-from holdfast.tui.terminal_text import final_line
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from tui.looking import drawn, looking, standing
 from tui.painted import CALL, DONE, message
