@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.events import decode_item
+from holdfast.client.events import decode_event
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain.ids import SessionId
 from holdfast.http11.sse import SseEvent
@@ -52,7 +52,7 @@ class Fold:
             session = SessionId(step["session"]) if step["session"] else None
             self._view.load(msgspec.convert(step["snapshot"], SnapshotBody), session)
             return
-        item = decode_item(SseEvent(json.dumps(step["event"]).encode(), step["number"]))
+        item = decode_event(SseEvent(json.dumps(step["event"]).encode(), step["number"]))
         self._changed.append(self._view.apply(item))
         named = step["event"]["payload"]
         named = named.get("payload", named) if isinstance(named, dict) else {}
