@@ -66,11 +66,11 @@ class _Job(Generic[T]):
 
 
 class MemoryLedger:
-    """A twin of the SQLite ledger.
+    """A store in memory with the contract of the SQLite store.
 
-    `pace` is awaited before and after everything takes effect. `fail` is asked before each commit: an error it
-    returns is raised and nothing is written, but for `StorageUnknown`, where `survives` says whether it is.
-    What is written takes effect in the order in which it was handed over, however long each is held up.
+    `pace` is awaited before and after each effect. `fail` is called before each commit; an error that it returns is
+    raised and nothing is written, except for `StorageUnknown`, where `survives` decides whether the write takes effect.
+    Writes take effect in the order of their submission, even if they are delayed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The contract of the engine's `Ledger` port, as checks that every implementation passes.
 
-An implementation provides a `Subject` and runs every check of `CHECKS` with a fresh one. The checks use only the port, so
-they apply to a store in memory, in one file, or shared by several servers.
+An implementation provides a `Subject` and runs every check of `CHECKS` with a fresh one. The checks use only the port,
+so they apply to a store in memory, in one file, or shared by several servers.
 """
 
 from holdfast.testing.conformance import (
