@@ -81,7 +81,7 @@ class WorkspaceConnection:
 
         `on_trouble` is called with the reason whenever there is no connection.
         """
-        backoff = Backoff(random.random, most=_MAX_DELAY)
+        backoff = Backoff(random.random, maximum=_MAX_DELAY)
         is_entered = True
         while True:
             try:
