@@ -1,4 +1,4 @@
-"""The rows of a ledger in memory. Every change can be taken back, as a database does it."""
+"""Tables of the store in memory, with transactions that can be rolled back."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,7 +40,7 @@ class Journal:
             self._undo.pop()()
 
     def forget(self) -> None:
-        """What was done is there to stay."""
+        """Make the changes permanent."""
         self._undo.clear()
 
 

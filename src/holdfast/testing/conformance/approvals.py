@@ -1,4 +1,4 @@
-"""Asks and answers: said, numbered, and kept like every other event."""
+"""Approvals and questions: requested, answered and withdrawn, numbered like all other events."""
 
 from holdfast.domain.approvals import (
     Choice,
