@@ -109,7 +109,7 @@ class Shell:
 
 
 def _run(shell: Shell, seconds: float = 30.0) -> Any:  # noqa: ANN401
-    hook = Hook("PreToolUse", "x", seconds=seconds)
+    hook = Hook("PreToolUse", "x", timeout=seconds)
     return run_hook(hook, b"{}", spawn=cast(Any, shell), bash="/bin/bash", directory="/", environment={"A": "b"})
 
 
@@ -144,7 +144,7 @@ def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.Monke
         assert (await _run(shell)).trouble == "printed more than 1 bytes and was ended."
         assert shell.processes[0].stopped_at == 0.0
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
     in_virtual_time(main)
 
 
@@ -153,7 +153,7 @@ def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.Monke
         said = await _run(Shell(x=lambda process: process.end(2, err="n")))
         assert (said.decision, said.reason) == ("deny", "n")
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
     in_virtual_time(main)
 
 
@@ -373,7 +373,7 @@ def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkey
             await site.hooks.before_prompt(run_of(session), "x", is_first=False)
         assert len(site.shell.processes) == 3, "a was forgotten for b"
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_SESSIONS", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 1)
     play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
 
 
@@ -395,8 +395,8 @@ def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatc
         assert site.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
         site.shell.processes[-1].end()
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_WAITING", 2)
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_AT_ONCE", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_QUEUED_ENDS", 2)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 1)
     play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
