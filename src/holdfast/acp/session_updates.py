@@ -19,6 +19,7 @@ from holdfast.acp.tool_calls import (
     text_block,
     tool_kind,
 )
+from holdfast.client.text_once import StreamedText
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -45,33 +46,6 @@ _MAX_OUTPUT = 4_000
 _MAX_STEPS = 12
 
 
-class _SentText:
-    """The text of a part that was sent so far."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._length = 0
-
-    def new_part(self, offset: int, text: str) -> tuple[str, bool]:
-        """Return the new part of this text, and whether the text restarts: after a failed attempt the next one produces
-        different text. A delta that would leave a gap is dropped; the complete part arrives later.
-        """
-        if offset >= self._length:
-            return (self._add(text), False) if offset == self._length else ("", False)
-        sent = "".join(self._pieces)
-        self._pieces = [sent]
-        common = min(len(text), self._length - offset)
-        if sent[offset : offset + common] == text[:common]:
-            return self._add(text[common:]), False
-        self._pieces, self._length = [sent[:offset]], offset
-        return self._add(text), True
-
-    def _add(self, text: str) -> str:
-        self._pieces.append(text)
-        self._length += len(text)
-        return text
-
-
 class _Call(msgspec.Struct, frozen=True):
     """A tool call that was sent: its message, its id for the editor, and its status there."""
 
@@ -85,7 +59,7 @@ class _MessageState(msgspec.Struct):
     """State of one message."""
 
     message: Message
-    texts: dict[tuple[int, str], _SentText] = {}
+    texts: dict[tuple[int, str], StreamedText] = {}
     parts: set[int] = set()
     """Parts that are sent as a whole and were sent."""
 
@@ -230,7 +204,7 @@ class SessionUpdates:
         return updates if self._is_shown(state.message, is_replay=is_replay) else []
 
     def _text_updates(self, state: _MessageState, place: tuple[int, str], offset: int, text: str) -> list[Json]:
-        new_part, is_restart = state.texts.setdefault(place, _SentText()).new_part(offset, text)
+        new_part, is_restart = state.texts.setdefault(place, StreamedText()).add(offset, text)
         notice = [note(_RETRY_NOTE)] if is_restart else []
         return [*notice, _chunk(place[1], new_part)] if new_part else notice
 

@@ -106,7 +106,8 @@ class WorkspaceBridge:
         snapshot = await self.client.snapshot(self.workspace)
         self._record_parents(snapshot.sessions)
         await self._load_context_window()
-        self._tasks.start(self._connection.follow(snapshot.cursor, self._on_event), name="events")
+        self._connection.cursor = snapshot.cursor
+        self._tasks.start(self._connection.follow(self._on_event), name="events")
 
     async def close(self) -> None:
         """Leave the workspace. Its runs continue."""

@@ -118,7 +118,7 @@ class ServerServices:
     def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> "WorkspaceServices":
         """For a workspace that was just opened, by somebody who had set these variables."""
         if self.warms_guard:
-            self.guard.warm()
+            self.guard.ensure_started()
         return WorkspaceServices(self, record, environment)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from holdfast.extensions.lsp.positions import Text
 from holdfast.extensions.lsp.server_session import REQUEST_TIMEOUT, ServerSession
 from holdfast.tools.grep import search_environment, searched
 from holdfast.workspace.files.file_paths import display_path, is_within
-from holdfast.workspace.search.search import GrepRequest, Match, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Match, Searcher, SearchScope
 
 __all__ = ["Symbol", "SymbolLocation", "SymbolLocator", "document_symbols", "request_locations"]
 
@@ -102,8 +102,8 @@ class SymbolLocator:
         if not name:
             raise ToolError("The symbol is empty: give the name of a function, class or variable.")
         place, is_folder = await searched(context, tool, path or ".", {"symbol": symbol})
-        where = Search(
-            place.root, place.path, search_environment(context), _SEARCH_TIMEOUT, most=400, is_file=not is_folder
+        where = SearchScope(
+            place.root, place.path, search_environment(context), _SEARCH_TIMEOUT, limit=400, is_file=not is_folder
         )
         word = r"\b" if name[0].isalnum() or name[0] == "_" else ""
         found = await self._searcher.grep(where, GrepRequest(f"{word}{re.escape(name)}\\b"))
