@@ -77,7 +77,7 @@ def test_an_answer_that_begins_again_is_told_as_one() -> None:
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
     assert _said(updates) == "one twoother"
-    assert "asked again" in _said(updates, "agent_thought_chunk")
+    assert "request is repeated" in _said(updates, "agent_thought_chunk")
 
 
 def test_one_that_says_the_same_again_says_it_once() -> None:

@@ -233,8 +233,8 @@ async def _serve(where: ServerLocation, out: int) -> None:
     forms = await _answer_initialize(pipes)
     editor = EditorConnection(pipes)
     agent = (await loading).HoldfastAgent(where, editor)
-    agent.has_forms = forms
-    await agent.converse(pipes)
+    agent.supports_forms = forms
+    await agent.serve(pipes)
 
 
 async def _open_pipes(out: int) -> StdioPipes:

@@ -118,7 +118,7 @@ def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
     async def main() -> None:
         shell = Shell()
         said = await _run(shell, seconds)
-        assert said.trouble == f"took longer than {seconds:g} seconds and was ended."
+        assert said.error == f"took longer than {seconds:g} seconds and was ended."
         assert shell.processes[0].stopped_at == seconds
 
     in_virtual_time(main)
@@ -131,7 +131,7 @@ def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
             process.stderr.feed_eof()
 
         shell = Shell(x=close)
-        assert "took longer" in (await _run(shell)).trouble
+        assert "took longer" in (await _run(shell)).error
         assert shell.processes[0].stopped_at == 30.0
 
     in_virtual_time(main)
@@ -141,7 +141,7 @@ def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
 def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: getattr(process, stream).feed_data(b"ab"))
-        assert (await _run(shell)).trouble == "printed more than 1 bytes and was ended."
+        assert (await _run(shell)).error == "printed more than 1 bytes and was ended."
         assert shell.processes[0].stopped_at == 0.0
 
     monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
@@ -172,7 +172,7 @@ def test_one_that_cannot_be_spawned_has_no_say(refusal: Exception) -> None:
     async def main() -> None:
         shell = Shell()
         shell.refuses = refusal
-        assert (await _run(shell)).trouble.startswith("could not be started: ")
+        assert (await _run(shell)).error.startswith("could not be started: ")
 
     in_virtual_time(main)
 
@@ -181,7 +181,7 @@ def test_one_that_never_ran_has_no_say() -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: process.end())
         shell.error = "no such program"
-        assert "could not be started" in (await _run(shell)).trouble
+        assert "could not be started" in (await _run(shell)).error
         assert shell.processes[0].stopped_at is not None
 
     in_virtual_time(main)

@@ -153,7 +153,7 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
         "import sys, asyncio\n"
         "from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from e2e.tool_client import hands\n"
+        "from e2e.tool_client import tool_client\n"
         "async def main():\n"
         "    async with tool_client() as one:\n"
         "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
