@@ -47,7 +47,7 @@ from holdfast.domain.events import (
     SessionEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_subagent_session
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -292,7 +292,9 @@ class WorkspaceBridge:
         if source is not None:
             if number > self._snapshot_cursors.get(message.session_id, 0):
                 self.send_updates(message.session_id, source.message(message))
-        elif is_helper_session(message.session_id) and (owner := self.session_updates(message.session_id)) is not None:
+        elif (
+            is_subagent_session(message.session_id) and (owner := self.session_updates(message.session_id)) is not None
+        ):
             call = ToolCallId(message.session_id.rpartition("$$")[2])
             self.send_updates(owner.session, owner.subagent_steps(call, message))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.hooks import HookEvent, Ruling
-from holdfast.domain.tools import their_tool
+from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import Hook
 from holdfast.extensions.hooks.hook_process import HookResult, merge_results, run_hook
@@ -66,7 +66,7 @@ class HookDispatcher:
         )
         tool = facts.get("tool_name", "")
         is_claude = hook.dialect == "claude"
-        visible = {**facts, "tool_name": their_tool(str(tool))} if tool and is_claude else facts
+        visible = {**facts, "tool_name": claude_tool_name(str(tool))} if tool and is_claude else facts
         name = claude_event_name(hook.event) if is_claude else hook.event
         event = {"event": hook.event, "hook_event_name": name, "cwd": context.path, **visible}
         return await run_hook(

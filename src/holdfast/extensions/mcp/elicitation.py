@@ -217,7 +217,7 @@ async def elicit(context: ToolContext, server: str, params: Mapping[str, Any]) -
     pending = fields
     for _ in range(_MAX_ROUNDS if fields else 0):
         try:
-            replies = await context.inquire(_inquiry(server, pending))
+            replies = await context.ask_questions(_inquiry(server, pending))
         except ToolError:
             return {"action": "cancel"}
         if replies is None:

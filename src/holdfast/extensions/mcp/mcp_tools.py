@@ -208,7 +208,7 @@ class McpTool:
             line = _progress_line(progress, total, message)
             if reported + len(line) <= _MAX_PROGRESS:
                 reported += len(line)
-                context.say(line)
+                context.publish_output(line)
 
         on_elicitation = partial(elicit, context, self._server.name)
         result = await self._calls.call(self._server, self._name, arguments, on_progress, on_elicitation)
