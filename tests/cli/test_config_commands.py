@@ -145,7 +145,7 @@ def test_check_lists_all_problems(place: Commands) -> None:
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"error: {place.user_file}:2: options.max_steps: expected a whole number")
-    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a key")
+    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a known key")
     assert lines[2].startswith(f"error: {place.project_file}:1: this is not TOML")
     assert "NOT_THERE is not set" in lines[3]
     assert len(lines) == 4, "a command is not run for a check"
@@ -174,9 +174,9 @@ def test_check_warns_about_readable_key_files(place: Commands) -> None:
 def test_an_unwritable_file_is_a_one_line_error(place: Commands) -> None:
     place.write(place.home / ".config", "a file where a directory should be")
     done = place.call("config", "set", "options.debug", "true")
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
     done = place.call("login", "openai", stdin=CANARY)
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
 
 
 def test_schema_and_paths(place: Commands) -> None:

@@ -65,6 +65,7 @@ class Events:
 
     def __init__(self, items: list[int]) -> None:
         self.is_connected = True
+        self.trouble = None
         self.cursor = 0
         self.over = asyncio.Event()
         self.items = items
@@ -110,7 +111,7 @@ class World:
         monkeypatch.setattr(asyncio, "to_thread", _at_once)
         self.stay = WorkspaceConnection(ServerLocation(Address(path="/s"), "", can_be_started=can_be_started), "/p")
 
-    async def _create(self, path: str, env: object = ()) -> WorkspaceBody:
+    async def _create(self, path: str, *, yolo: bool, env: object) -> WorkspaceBody:
         self.entered += 1
         if self.refusals:
             self.refusals -= 1
@@ -151,7 +152,7 @@ async def test_a_server_that_stays_away_is_looked_for_and_one_that_blinks_is_not
     async def take(_: object) -> None:
         return
 
-    following = start(world.stay.follow(0, take))
+    following = start(world.stay.follow(take))
     await settle_down()
     for look in looks:
         world.streams[0].is_connected = look == "+"
@@ -174,7 +175,8 @@ async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkey
         taken.append(item)
 
     world.items += [4, 5]
-    following = start(world.stay.follow(3, take))
+    world.stay.cursor = 3
+    following = start(world.stay.follow(take))
     await until(lambda: len(taken) == 2)
     world.refusals = 1
     world.streams[0].over.set()

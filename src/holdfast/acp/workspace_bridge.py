@@ -30,7 +30,7 @@ from holdfast.domain.events import (
     SessionEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_subagent_session
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -89,7 +89,8 @@ class WorkspaceBridge:
         snapshot = await self.client.snapshot(self.workspace)
         self._note(snapshot.sessions)
         await self._read_window()
-        self._tasks.start(self._attached.follow(snapshot.cursor, self._take), name="events")
+        self._attached.cursor = snapshot.cursor
+        self._tasks.start(self._attached.follow(self._take), name="events")
 
     async def close(self) -> None:
         """Leave the workspace. Its runs continue."""
@@ -272,7 +273,7 @@ class WorkspaceBridge:
         if narrator is not None:
             if number > self._numbers.get(message.session_id, 0):
                 self.tell(message.session_id, narrator.message(message))
-        elif is_helper_session(message.session_id) and (owner := self.narrator(message.session_id)) is not None:
+        elif is_subagent_session(message.session_id) and (owner := self.narrator(message.session_id)) is not None:
             call = ToolCallId(message.session_id.rpartition("$$")[2])
             self.tell(owner.session, owner.helper(call, message))
 

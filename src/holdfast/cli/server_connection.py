@@ -118,7 +118,7 @@ class ServerConnection:
         then starts a new one.
         """
         is_first = self._client is None
-        backoff = Backoff(lambda: 1.0, first=0.02, most=0.5)
+        backoff = Backoff(lambda: 1.0, initial=0.02, maximum=0.5)
         deadline = min(time.monotonic() + _OPEN_TIMEOUT, self.deadline or math.inf)
         while True:
             try:

@@ -53,7 +53,7 @@ __all__ = [
 
 _ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
-_MOST_OF_LOG = 16 * 1024
+_MAX_LOG_TAIL = 16 * 1024
 
 
 def prepare(data_dir: str, log: str) -> None:
@@ -109,8 +109,8 @@ def last_lines(log: str, begin: int) -> str:
     try:
         with open(log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(begin if begin <= size else 0, size - _MOST_OF_LOG))
-            lines = file.read(_MOST_OF_LOG).decode("utf-8", "replace").strip().splitlines()
+            file.seek(max(begin if begin <= size else 0, size - _MAX_LOG_TAIL))
+            lines = file.read(_MAX_LOG_TAIL).decode("utf-8", "replace").strip().splitlines()
         is_full = not os.statvfs(os.path.dirname(log)).f_bavail
     except OSError:
         lines, is_full = [], False
@@ -248,25 +248,25 @@ def find(where: ServerLocation, patience: float = _PATIENCE) -> SyncClient | Non
     `TimedOut` if a server accepts the connection and does not respond.
     """
     if not where.can_be_started:
-        thin = _connected(where.address)
-        if thin is None and where.again is not None:
+        client = _connected(where.address)
+        if client is None and where.again is not None:
             where.again()
-            thin = _connected(where.address)
-        return thin
+            client = _connected(where.address)
+        return client
     owner = read_owner(where.data_dir)
     data_id = directory_id(where.data_dir)
     for path in _candidates(where, owner):
-        thin = _connected(Address(path=path, data_id=data_id)) if _is_secure(path) else None
-        if thin is None:
+        client = _connected(Address(path=path, data_id=data_id)) if _is_secure(path) else None
+        if client is None:
             continue
         try:
-            thin.server = describe(thin, patience)
-            if is_server_of(thin, where.data_dir, owner):
-                return thin
+            client.server = describe(client, patience)
+            if is_server_of(client, where.data_dir, owner):
+                return client
         except BaseException:
-            thin.close()
+            client.close()
             raise
-        thin.close()
+        client.close()
     return None
 
 
@@ -325,21 +325,21 @@ def find_or_start(
     Raises `Unreachable` if no server responds and it must not be started, and `StartFailed` with the end of its log if
     it does not become ready.
     """
-    thin = find(where, patience)
-    if thin is not None:
+    client = find(where, patience)
+    if client is not None:
         try:
-            if not (where.can_be_started and gives_way(thin)):
-                return thin
+            if not (where.can_be_started and gives_way(client)):
+                return client
         except BaseException:
-            thin.close()
+            client.close()
             raise
     if not where.can_be_started:
         raise unreachable(where)
     secure_directory(os.path.dirname(where.usual))
     deadline = time.monotonic() + patience
-    with _starter(where, deadline) as thin:
-        if thin is not None:
-            return thin
+    with _starter(where, deadline) as client:
+        if client is not None:
+            return client
         return _start(where, command or serve_command(where), deadline, meanwhile)
 
 
@@ -381,12 +381,12 @@ def _token(data_dir: str) -> str:
 
 
 def _connected(address: Address) -> SyncClient | None:
-    thin = SyncClient(address)
+    client = SyncClient(address)
     try:
-        thin.connect()
+        client.connect()
     except Unreachable:
         return None
-    return thin
+    return client
 
 
 @contextmanager
@@ -399,14 +399,14 @@ def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | No
     except OSError as error:
         raise UnsafePath(f"The file {path} cannot be opened: {error.strerror}.") from None
     try:
-        thin = None
+        client = None
         while not _is_taken(lock):
             if not _pause(deadline):
                 raise StartFailed("Another client is starting the server and does not get ready: try again later.")
-            thin = _ready(where, deadline)
-            if thin is not None:
+            client = _ready(where, deadline)
+            if client is not None:
                 break
-        yield thin or _ready(where, deadline)
+        yield client or _ready(where, deadline)
     finally:
         os.close(lock)
 
@@ -430,15 +430,15 @@ def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanw
     meanwhile()
     taken = ""
     while True:
-        thin = _ready(where, deadline)
-        if thin is not None:
-            return thin
+        client = _ready(where, deadline)
+        if client is not None:
+            return client
         code = exit_code(process)
         if code is not None:
             # The process may have exited because a server was started without our lock.
-            thin = _ready(where, deadline)
-            if thin is not None:
-                return thin
+            client = _ready(where, deadline)
+            if client is not None:
+                return client
             if code != TAKEN:
                 raise StartFailed(f"The server stopped while it was starting.{last_lines(where.log, begin)}")
             taken = f"{_IN_THE_WAY}{last_lines(where.log, begin)}"

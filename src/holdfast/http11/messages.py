@@ -126,6 +126,8 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> bytes:
         """Add input and return the part of the body that it contains. Raises `InvalidResponse`."""
+        if self._framing == "chunked" and not self.is_done:
+            return self._feed_chunks(data)
         if self.head is None or self.is_done:
             self.has_begun = self.has_begun or bool(data)
             self._buffer += data

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
+from textual.worker import WorkType
 
 from holdfast.client.errors import ClientError
 from holdfast.tui.palette import PLAIN, Palette, derive_palette
@@ -177,7 +178,7 @@ class AppContext:
     ) -> None:
         """Run a coroutine function in the background; `is_exclusive` cancels earlier work of the same group."""
         # Not a coroutine: work that is cancelled before it starts would leave one that was never awaited.
-        call: Callable[[], Coroutine[None, None, None]] = partial(work, *arguments)
+        call: WorkType[None] = partial(work, *arguments)
         self._app.run_worker(call, group=group, exclusive=is_exclusive)
 
     def start_thread(self, work: Callable[[], None]) -> None:

@@ -21,8 +21,9 @@ import msgspec
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation, find_or_start
+from holdfast.client.locate import ServerLocation
 from holdfast.client.view import View
+from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionNotification, QuestionNotification
 from holdfast.domain.events import (
     AgentEvent,
@@ -42,7 +43,7 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.extensions import NEVER, LspInfo, LspState, McpInfo
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, helper_session
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, subagent_session
 from holdfast.domain.messages import Message, ToolResult
 from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
@@ -118,11 +119,11 @@ class SessionIndex:
 
     def unloaded_subagents(self, limit: int = 20) -> list[SessionId]:
         """Return sessions of sub-agents whose messages have not been fetched, the newest first."""
-        names = (helper_session(message, call) for call, message in reversed(self._calls.items()))
+        names = (subagent_session(message, call) for call, message in reversed(self._calls.items()))
         return [name for name in names if name in self._view.sessions and name not in self._subagents][:limit]
 
     def _subagent_messages(self, message: MessageId, call: ToolCallId) -> tuple[Message, ...]:
-        name = helper_session(message, call)
+        name = subagent_session(message, call)
         if name not in self._view.sessions:
             return ()
         known = dict(self._subagents.get(name, {}))
@@ -215,16 +216,16 @@ class ServerConnection:
     def __init__(
         self, location: ServerLocation, directory: str, *, on_change: Callable[[], None], yolo: bool = False
     ) -> None:
-        self._location = location
-        self._directory = location.directory or directory
+        environment = [f"{name}={value}" for name, value in os.environ.items()]
+        self._connection = WorkspaceConnection(
+            location, directory, environment, via="terminal", yolo=self._initial_yolo
+        )
         self.yolo = yolo
         """True if prompts of this client are approved automatically, also where other clients are asked for
         approval.
         """
         self._on_change = on_change
         self._tasks = TaskOwner()
-        self._client: Client | None = None
-        self._workspace = WorkspaceId("")
         self.view = View()
         self.index = SessionIndex(self.view)
         self.servers = Servers()
@@ -244,7 +245,7 @@ class ServerConnection:
         self.other_clients = 0
         """Number of other clients that view the same session."""
         self._order: dict[RunId, int] = {}
-        self._workspace_reads = 0
+        self.workspace_reads = 0
         self._is_ready = asyncio.Event()
         self._is_settled = asyncio.Event()
         """Cleared while a snapshot is being fetched. Stream events wait meanwhile: a snapshot older than events that
@@ -258,8 +259,7 @@ class ServerConnection:
     @property
     def client(self) -> Client:
         """The client; available after `open`."""
-        assert self._client is not None, "the connection is open"
-        return self._client
+        return self._connection.client
 
     @property
     def is_open(self) -> bool:
@@ -269,102 +269,51 @@ class ServerConnection:
     @property
     def workspace(self) -> WorkspaceId:
         """The id of the workspace."""
-        return self._workspace
+        return self._connection.workspace
 
     @property
     def directory(self) -> str:
         """The directory of the workspace."""
-        return self.view.workspace.path if self.view.workspace else self._directory
+        return self.view.workspace.path if self.view.workspace else self._connection.directory
 
     async def open(self) -> None:
         """Find or start the server, open the workspace and load its state. Raises `ClientError`."""
-        await self._enter()
-        self._load(await self.client.snapshot(self._workspace))
+        await self._connection.enter()
+        self._load(await self.client.snapshot(self.workspace))
         self._is_ready.set()
-        self._tasks.start(self._follow(), name="events")
+        self._tasks.start(self._connection.follow(self._receive, self._report_trouble), name="events")
 
     async def close(self) -> None:
         """Stop following and leave the workspace."""
         self._tasks.cancel_all()
         await self._tasks.drain()
-        if self._client is None:
-            return
-        if self._workspace:
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._client.leave_workspace(self._workspace)
-            except (ClientError, TimeoutError):
-                pass
-        await self._client.close()
+        await self._connection.leave()
 
-    async def _enter(self) -> None:
-        sync_client = await asyncio.to_thread(find_or_start, self._location)
-        address = sync_client.address
-        sync_client.close()
-        if self._client is None:
-            self._client = Client(address, via="terminal")
-        else:
-            self._client.address = address
-        # The client's environment does not apply to another machine.
-        is_local = self._location.again is None
-        environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_local else ()
-        # When reconnecting to a restarted server, keep the mode of the workspace: other clients use it too.
-        yolo = self.yolo if self.view.workspace is None else self.view.workspace.yolo
-        body = await self._client.create_workspace(self._directory, yolo=yolo, env=environment)
-        self._workspace = body.id
+    def _initial_yolo(self) -> bool:
+        """Return the mode to open the workspace with. After a reconnect it is kept: other clients use it too."""
+        return self.yolo if self.view.workspace is None else self.view.workspace.yolo
 
     # Following the event stream.
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._stream()
-            except ClientError as error:
-                self._set_state("broken", str(error))
-            try:
-                await self._enter()
-            except ClientError as error:
-                self._set_state("broken", str(error))
-                await asyncio.sleep(1.0)
+    async def _receive(self, item: StreamEvent) -> None:
+        await self._is_settled.wait()
+        if self.state != "live":
+            self._set_state("live", "")
+            self._start_task(self._report_session())
+            self._start_task(self._read_servers())
+        self._apply(item)
+        if self.view.is_stale:
+            self._load(await self.client.snapshot(self.workspace, self.session))
 
-    async def _stream(self) -> None:
-        async with self.client.events(self._workspace, since=self.view.cursor) as events:
-            watchdog = self._tasks.start(self._watch(events), name="connection")
-            try:
-                async for item in events:
-                    await self._is_settled.wait()
-                    if self.state != "live":
-                        self._set_state("live", "")
-                        self._start_task(self._report_session())
-                        self._start_task(self._read_servers())
-                    self._apply(item)
-                    if self.view.is_stale:
-                        self._load(await self.client.snapshot(self._workspace, self.session))
-            finally:
-                watchdog.cancel()
-
-    async def _watch(self, events: object) -> None:
-        """Report a connection that is lost for longer than a moment, and restart a server that has stopped."""
-        missed = 0
-        while True:
-            await asyncio.sleep(0.5)
-            if getattr(events, "is_connected", True):
-                missed = 0
-                continue
-            missed += 1
-            self._set_state("broken", str(getattr(events, "error", "") or ""))
-            if missed % 2 == 0 and self._location.can_come_back:
-                try:
-                    await self._enter()
-                except ClientError as error:
-                    self._set_state("broken", str(error))
+    def _report_trouble(self, reason: str) -> None:
+        self._set_state("broken", reason)
 
     async def _read_presence(self) -> None:
         """Fetch the number of clients: events report only changes."""
         if self.session is None or self.state != "live":
             return
         try:
-            session = await self.client.get_session(self._workspace, self.session)
+            session = await self.client.get_session(self.workspace, self.session)
         except ClientError:
             return
         if session.id == self.session:
@@ -386,6 +335,7 @@ class ServerConnection:
 
     def _load(self, snapshot: SnapshotBody) -> None:
         self.view.load(snapshot, self.session)
+        self._connection.cursor = self.view.cursor
         self.index.load(self.messages())
         self.needs_full_redraw = True
         self.notice = None
@@ -395,7 +345,7 @@ class ServerConnection:
     async def _load_subagents(self) -> None:
         for name in self.index.unloaded_subagents():
             try:
-                self.index.add_subagent(name, await self.client.list_messages(self._workspace, name))
+                self.index.add_subagent(name, await self.client.list_messages(self.workspace, name))
             except ClientError:
                 return
             self._on_change()
@@ -458,7 +408,7 @@ class ServerConnection:
         if self.session is None:
             return
         try:
-            texts = await self.client.list_queued(self._workspace, self.session)
+            texts = await self.client.list_queued(self.workspace, self.session)
         except ClientError:
             return
         queued = self.waiting()
@@ -472,18 +422,18 @@ class ServerConnection:
 
     async def _read_workspace(self) -> None:
         """Fetch the workspace. Of concurrent requests only the result of the last one is used."""
-        self._workspace_reads += 1
-        number = self._workspace_reads
+        self.workspace_reads += 1
+        number = self.workspace_reads
         try:
-            workspace = await self.client.get_workspace(self._workspace)
+            workspace = await self.client.get_workspace(self.workspace)
         except ClientError:
             return
-        if number == self._workspace_reads:
+        if number == self.workspace_reads:
             self.view.workspace = workspace
             self._on_change()
 
     async def _read_servers(self) -> None:
-        await self.servers.fetch(self.client, self._workspace)
+        await self.servers.fetch(self.client, self.workspace)
         self._on_change()
 
     # State.
@@ -521,7 +471,7 @@ class ServerConnection:
         self._pending_snapshots += 1
         self._is_settled.clear()
         try:
-            snapshot = await self.client.snapshot(self._workspace, session)
+            snapshot = await self.client.snapshot(self.workspace, session)
             if session == self.session:
                 self._load(snapshot)
         except ClientError:
@@ -537,7 +487,7 @@ class ServerConnection:
     async def _report_session(self) -> None:
         """Report the current session for other clients to see. Without an open stream the server refuses it."""
         try:
-            await self.client.set_current_session(self._workspace, self.session or SessionId(""))
+            await self.client.set_current_session(self.workspace, self.session or SessionId(""))
         except ClientError:
             return
         await self._read_presence()
@@ -548,7 +498,7 @@ class ServerConnection:
         """Send a prompt; the first one creates the session. Waits until the connection is open."""
         await self._is_ready.wait()
         if self.session is None:
-            created = await self.client.create_session(self._workspace)
+            created = await self.client.create_session(self.workspace)
             await self.open_session(created.id)
         assert self.session is not None
         message = AgentMessage(
@@ -560,21 +510,21 @@ class ServerConnection:
             interactive=True,
             yolo=self.yolo,
         )
-        return await self.client.send_prompt(self._workspace, message)
+        return await self.client.send_prompt(self.workspace, message)
 
     async def cancel(self) -> tuple[RunId, ...]:
         """Cancel the runs of the session; returns those that were cancelled."""
         if self.session is None:
             return ()
-        return tuple((await self.client.cancel_session(self._workspace, self.session)).cancelled)
+        return tuple((await self.client.cancel_session(self.workspace, self.session)).cancelled)
 
     async def answer_permission(self, body: dict[str, Any]) -> None:
         """Send the answer to an approval. Raises `ClientError`."""
-        await self.client.grant(self._workspace, body)
+        await self.client.grant(self.workspace, body)
 
     async def answer_question(self, request_id: str, body: dict[str, Any]) -> None:
         """Send the answers to a batch of questions; `cancelled` in the body dismisses it. Raises `ClientError`."""
         if body.get("cancelled"):
-            await self.client.cancel_question(self._workspace, request_id)
+            await self.client.cancel_question(self.workspace, request_id)
         else:
-            await self.client.answer_question(self._workspace, msgspec.to_builtins(body))
+            await self.client.answer_question(self.workspace, msgspec.to_builtins(body))
