@@ -1,16 +1,20 @@
-"""The only place that makes asyncio tasks: each has an owner who keeps it and sees it end."""
+"""Task ownership: the only module that calls `asyncio.create_task`. Each task has an owner, which keeps a reference to
+it.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskOwner"]
+__all__ = ["TaskOwner", "run_to_completion"]
 
 T = TypeVar("T")
 
 
 class TaskOwner:
-    """Keeps tasks until they are done. A task that fails unseen is reported to the loop's handler."""
+    """Keeps tasks until they are done. The failure of a task without a `done` callback is reported to the loop's
+    exception handler.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -25,7 +29,9 @@ class TaskOwner:
         name: str,
         done: Callable[[asyncio.Task[T]], object] | None = None,
     ) -> asyncio.Task[T]:
-        """Start `work`. `done` is called when it has ended, however it ended, and then answers for its errors."""
+        """Start `work`. `done` is called with the task when it has ended for any reason, and has to handle its
+        exception.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._forget if done is None else self._tasks.discard)
@@ -34,11 +40,12 @@ class TaskOwner:
         return task
 
     def cancel_all(self) -> None:
+        """Cancel every task."""
         for task in tuple(self._tasks):
             task.cancel()
 
     async def drain(self) -> None:
-        """Wait until every task has ended, those that start meanwhile included."""
+        """Wait until every task has ended, including tasks that are started meanwhile."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
@@ -48,3 +55,23 @@ class TaskOwner:
             task.get_loop().call_exception_handler(
                 {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
             )
+
+
+async def run_to_completion(work: Coroutine[Any, Any, T], *, name: str) -> T:
+    """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    For a change whose outcome decides what has to be undone. `work` must not wait for anything that may never happen.
+    """
+    task = TaskOwner().start(work, name=name, done=lambda _: None)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        # Mark an error of the work as retrieved: the caller sees the cancellation.
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

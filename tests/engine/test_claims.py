@@ -109,12 +109,12 @@ class Place:
         self.world: World
 
     async def open(self) -> None:
-        settings = EngineSettings(titles=True, grace=1.0, helpers=1, retries=RetryPolicy(most=1, first=0.1))
+        settings = EngineSettings(titles=True, grace=1.0, max_subagents=1, retries=RetryPolicy(most=1, first=0.1))
         tools = [
             self.tool,
             SimpleTool("beside", self._act, is_parallel=True),
             SimpleTool("ask", self._ask),
-            SimpleTool("inquire", self._inquire),
+            SimpleTool("ask_questions", self._inquire),
             SimpleTool("agent", self._send),
         ]
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
@@ -153,7 +153,7 @@ class Place:
         return ToolOutcome("allowed")
 
     async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
         return ToolOutcome("answered")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -261,7 +261,7 @@ for failure in (ToolError("no"), ValueError("bug"), StorageUnavailable(), Permis
         SCENES[f"a tool raises {type(failure).__name__} in {len(step.acts)}"] = fail_tool
 
 for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, Announce, CloseRequest, CreateSession):
-    for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("inquire"),)))):
+    for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("ask_questions"),)))):
 
         async def fail_store(place: Place, kind: type = kind, step: Step = step) -> None:
             await place.prompt(step)
@@ -323,13 +323,13 @@ async def _(place: Place) -> None:
     await place.world.quiet()
 
 
-for state in ("model", "tool", "ask", "inquire", "agent"):
+for state in ("model", "tool", "ask", "ask_questions", "agent"):
 
     async def cancel(place: Place, state: str = state) -> None:
         inner = Step((Call("ask"),))
         await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
         asks = place.world.workspace.approvals
-        if state in ("ask", "inquire", "agent"):
+        if state in ("ask", "ask_questions", "agent"):
             await until(lambda: asks.permissions or asks.questions)
         await place.world.cancel()
 
@@ -419,7 +419,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
             return DONE if request.messages[-1].role == "tool" else Step(many)
 
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
-        settings = EngineSettings(titles=False, helpers=3)
+        settings = EngineSettings(titles=False, max_subagents=3)
         world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
         world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
         for number in (1, 2):
@@ -432,7 +432,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
             await world.quiet()
         results = [result for message in await world.messages() for result in message.tool_results]
         assert [result.is_error for result in results].count(True) == 2
-        assert sum("3 helpers under way" in result.content for result in results) == 2
+        assert sum("3 sub-agents are running" in result.content for result in results) == 2
         await world.close()
 
     in_virtual_time(play)

@@ -129,7 +129,7 @@ async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(place: Plac
     shop.breaks = set()
     workspace = await app.workspace(place.projects[0], unattended=True)
     assert shop.open == [str(place.projects[0])]
-    for run in workspace.recovered.again:
+    for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
     await app.close()
     assert shop.open == []
@@ -195,7 +195,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> N
         await first
     shop.answers.open()
     workspace = await second
-    for run in workspace.recovered.again:
+    for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
     assert len(shop.open) == 1
     await app.close()

@@ -12,7 +12,7 @@ HoldfastError
 │   ├── WorkspaceClosing
 │   ├── RunIdTaken
 │   ├── RunFolded
-│   ├── HelpersSession
+│   ├── SubagentSession
 │   └── NotWaiting
 ├── StorageError
 │   ├── StorageUnavailable     nothing was written
@@ -30,7 +30,7 @@ HoldfastError
 from typing import Literal, TypeAlias
 
 from holdfast.domain.ids import RunId
-from holdfast.domain.surrogates import encodable
+from holdfast.domain.surrogates import replace_surrogates
 
 __all__ = [
     "BadRequest",
@@ -39,7 +39,6 @@ __all__ = [
     "DatabaseDamaged",
     "DatabaseTooNew",
     "EmptyPrompt",
-    "HelpersSession",
     "HoldfastError",
     "InvalidRunId",
     "NotFound",
@@ -54,6 +53,7 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "StorageUnknown",
+    "SubagentSession",
     "ToolError",
     "Trouble",
     "UnknownRun",
@@ -81,7 +81,7 @@ class HoldfastError(Exception):
     """Something went wrong in Holdfast."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(encodable(message or " ".join((type(self).__doc__ or "").split())))
+        super().__init__(replace_surrogates(message or " ".join((type(self).__doc__ or "").split())))
 
 
 class BadRequest(HoldfastError):
@@ -132,7 +132,7 @@ class RunFolded(Conflict):
         self.host = host
 
 
-class HelpersSession(Conflict):
+class SubagentSession(Conflict):
     """This session belongs to a helper and takes no prompts: send them to the session above it."""
 
 

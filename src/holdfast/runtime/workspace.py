@@ -23,7 +23,7 @@ from holdfast.engine.inputs import Inputs
 from holdfast.engine.lifecycle import Lane
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
-from holdfast.engine.recovery import RecoveryPlan, plan, recover
+from holdfast.engine.recovery import RecoveryPlan, plan_recovery, recover
 from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
@@ -253,7 +253,7 @@ async def _assembled(record: WorkspaceRecord, parts: WorkspaceParts, *, goes_on:
         active_runs,
         subagents=lambda engine: SubagentRunner(engine).run,
     )
-    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), approvals)
+    return Workspace(engine, bus, await recover(engine, resume=goes_on), approvals)
 
 
 class App:
@@ -305,7 +305,7 @@ class App:
 
     async def _can_go_on(self, record: WorkspaceRecord, services: Services) -> bool:
         """Whether nothing waits, or there is a model for it."""
-        sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
+        sessions = {run.session_id for run in plan_recovery(await self.ledger.open_runs(record.id), {}).requeued}
         conversations = [await self.ledger.messages(record.id, session) for session in sessions]
         used = {message.provider for messages in conversations for message in messages if message.provider}
         return not sessions or await services.can_answer(used)

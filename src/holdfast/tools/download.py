@@ -64,8 +64,7 @@ class Download(BaseTool[DownloadArguments]):
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
         finally:
             write.discard()
-        async with record_change(write, None):
-            await record_new_file(context, location, digest, begin)
+        await record_change(write, None, record_new_file(context, location, digest, begin))
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {write.size:,} bytes ({kind}) from {answer.url} as {location.name}.")
 
@@ -91,7 +90,7 @@ class Download(BaseTool[DownloadArguments]):
             if time.monotonic() - told > _PAUSE:
                 told = time.monotonic()
                 whole = f" of {answer.length:,}" if answer.length else ""
-                context.say(f"{digest.size:,}{whole} bytes\n")
+                context.publish_output(f"{digest.size:,}{whole} bytes\n")
         await asyncio.to_thread(write.add, bytes(buffer))
         await asyncio.to_thread(write.finish)
         return bytes(begin)
