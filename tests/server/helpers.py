@@ -25,7 +25,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.protocol.sse import SseEvent, SseReader
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -196,8 +196,7 @@ async def serving(
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
         manager = WorkspaceManager(
-            open_app(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
-            place.data,
+            ServerServices(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )

@@ -70,6 +70,7 @@ class Configuration:
         *,
         trust: TrustStore | None = None,
         run: CommandRunner | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.locations = places
         self.trust = trust or TrustStore(places.trust_file)
@@ -82,8 +83,8 @@ class Configuration:
         self._trust_signature: Signature = None
         self._variables: dict[str, str] | None = None
         self._snapshot = self._read()
-        self.on_change: Callable[[], None] = lambda: None
-        """Called by whoever looks first after the files have come to mean something else."""
+        self.on_change = on_change
+        """Called when a read finds settings that differ from those of the previous read."""
 
     def __repr__(self) -> str:
         return f"Configuration({self.locations.directory!r})"

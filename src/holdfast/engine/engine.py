@@ -168,17 +168,20 @@ _QUICK_PASSES = 8
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of the workspace with its own lifetime
         self,
         run_context: RunContext,
         recorder: Recorder,
         clock: Clock,
         new_id: NewId,
         active_runs: ActiveRuns | None = None,
+        *,
         subagents: Callable[["Engine"], StartSubagent] | None = None,
+        on_busy: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """`active_runs` is shared with the bus. `subagents` returns the function by which tools of this engine start
         sub-agents: their runs are runs of this engine, so that function needs the engine.
+        `on_busy` is called when the first run enters a lane and when the last one has left.
         """
         self.record = recorder.record
         self.recorder = recorder
@@ -193,8 +196,7 @@ class Engine:
         record it.
         """
         self.retries = EndRetries()
-        self.on_busy: Callable[[bool], None] = lambda _: None
-        """Told when the first run comes into the workspace and when the last one has left its lane."""
+        self._on_busy = on_busy
         self._tasks = TaskOwner()
         self._writing = recorder.tasks
         self._titler = Titler(run_context, recorder, clock)
@@ -281,7 +283,7 @@ class Engine:
                 self._post(session, effect)
         self._wake_if_quiet(session)
         if was_busy is not bool(self._lanes):
-            self.on_busy(not was_busy)
+            self._on_busy(not was_busy)
         return refusal
 
     def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:
