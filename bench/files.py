@@ -20,7 +20,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import MarkRead, Operation, Receipt
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.registry import BuiltinTools
-from holdfast.workspace.search.search import GrepRequest, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 
 __all__ = ["measure"]
 
@@ -112,7 +112,7 @@ async def _tools(root: Path) -> list[Figure]:
         ("ls", lambda: call("ls"), ["ls", "-R"]),
     ]
     figures = [await _figure(title, work, command, root) for title, work, command in cases]
-    where = Search(str(root), str(root), context.environment, 60)
+    where = SearchScope(str(root), str(root), context.environment, 60)
     own = Searcher(uses_ripgrep=False)
     figures.append(await _figure("grep, our own walk", lambda: own.grep(where, GrepRequest("needle")), plain, root))
     return figures

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from holdfast.client.locate import locate
 from holdfast.client.sync_client import SyncClient
 

@@ -76,7 +76,7 @@ async def _beyond_the_grace(spills: Path) -> float:
         late = []
         for _ in range(_KILLS):
             watched = await start_shape(processes, "deaf to all")
-            late.append(await _timed(lambda it=watched: it.running.stopped(_GRACE)) - _GRACE)  # type: ignore[misc]
+            late.append(await _timed(lambda it=watched: it.running.stop_and_wait(_GRACE)) - _GRACE)  # type: ignore[misc]
         return max(late) * 1e3
     finally:
         await guard.close()

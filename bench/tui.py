@@ -20,7 +20,7 @@ from textual.app import App, ComposeResult
 from bench.figures import Figure, Goal
 from bench.outside import Served, environment, served
 from holdfast.domain.ids import MessageId
-from holdfast.tui.blocks import Block, Card, Prose, Saying
+from holdfast.tui.blocks import AnswerBlock, Block, PromptBlock, ToolBlock
 from holdfast.tui.widgets.transcript import Transcript
 
 __all__ = ["measure"]
@@ -121,12 +121,12 @@ class _Long(App[None]):
 
 def _blocks(number: int) -> list[Block]:
     if number % 2 == 0:
-        return [Saying(f"Prompt {number}: what about this?")]
+        return [PromptBlock(f"Prompt {number}: what about this?")]
     code = "```python\ndef f(x):\n    return x + 1\n```"
     return [
-        Prose(f"Answer {number}, with **some** words. " * 6),
-        Card("ls", '{"path":"."}', "done", "a\nb\nc"),
-        Prose(code),
+        AnswerBlock(f"Answer {number}, with **some** words. " * 6),
+        ToolBlock("ls", '{"path":"."}', "done", "a\nb\nc"),
+        AnswerBlock(code),
     ]
 
 
@@ -137,8 +137,8 @@ async def _scrolled(messages: int) -> tuple[float, float]:
         transcript = app.query_one(Transcript)
         began = time.perf_counter()
         for number in range(messages):
-            transcript.put(MessageId(f"m{number}"), _blocks(number))
-        transcript.show()
+            transcript.set_blocks(MessageId(f"m{number}"), _blocks(number))
+        transcript.draw_changes()
         loaded = time.perf_counter() - began
         await pilot.pause()
         pages = []

@@ -29,6 +29,8 @@ PURE = (
     "client/events.py",
     "config/merge.py",
     "config/validate.py",
+    "http11/messages.py",
+    "http11/sse.py",
     "engine/history.py",
     "engine/history_repair.py",
     "engine/lifecycle.py",

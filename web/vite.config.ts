@@ -19,7 +19,7 @@ export default defineConfig({
   test: {
     environment: "jsdom",
     include: ["tests/**/*.test.{ts,tsx}"],
-    setupFiles: ["tests/patience.ts"],
+    setupFiles: ["tests/timeouts.ts"],
     // A busy machine is no fault of the page.
     testTimeout: 30_000,
   },

@@ -21,8 +21,8 @@ async def main() -> None:
                 match item.event:
                     case MessageDeltaEvent(payload=delta) if "word9" in delta.text:
                         await client.cancel_run(workspace, run)
-                    case RunCompleteEvent(change=end) if end.payload.run_id == run:
-                        return print(end.payload.text, end.payload.outcome, sep="\n")
+                    case RunCompleteEvent(change=end) if end.object.run_id == run:
+                        return print(end.object.text, end.object.outcome, sep="\n")
 
 
 asyncio.run(main())

@@ -1,6 +1,13 @@
-"""Small files that others may change at any moment: read whole or not at all, replaced whole, one writer at a time.
+"""Small files that several programs read and write: settings, credentials, trust, tokens.
 
-Nothing here waits for ever: a path may be a pipe nobody writes to, a device, or a file of another user.
+This is the only implementation of an atomic write of such a file. The content is written to a draft in the same
+directory, synced, and renamed over the old file; then the directory is synced. A crash at any point leaves the old file
+or the new one, never a part of one, and after the call has returned a power cut does not bring the old one back.
+
+Two writers have reasons to differ. `storage.schema` lets SQLite write the draft of a new database. `workspace.files`
+edits files of users, which must keep their hard links, owners and modes and be written only if they did not change.
+
+No call blocks indefinitely: a path may be a pipe without a writer, a device, or a file of another user.
 """
 
 import errno
@@ -10,7 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from holdfast.domain.errors import Conflict, HoldfastError, StorageUnavailable
@@ -25,14 +32,15 @@ __all__ = [
     "has_changed",
     "read_file",
     "replace_file",
+    "replace_private_file",
     "sync_directory",
 ]
 
 MAX_FILE_SIZE = 256 * 1024
-"""More than anybody writes by hand. What is larger is no configuration, and is not read."""
+"""Maximum size in bytes. A larger file cannot be settings, and is not read."""
 
 Signature: TypeAlias = tuple[int, int, int, int] | None
-"""When a file changed, how large it is, which one it is; None if there is none."""
+"""Modification and change time, size and inode of a file; None if it does not exist."""
 
 _LOCK_TIMEOUT = 10.0
 _RETRY_INTERVAL = 0.01
@@ -47,7 +55,7 @@ class FileUnwritable(StorageUnavailable):
 
 
 def file_signature(path: str) -> Signature:
-    """What changes when the file does. Costs one look at the directory."""
+    """Return a value that changes whenever the file does. Costs one stat call."""
     try:
         return _signature(os.stat(path))
     except (OSError, ValueError):
@@ -55,15 +63,18 @@ def file_signature(path: str) -> Signature:
 
 
 def has_changed(path: str, seen: Signature) -> bool:
-    """Whether the file is another than it was. Asked before every run, and mostly of files that are not there."""
+    """Return True if the file no longer has the signature `seen`."""
     if seen is None:
+        # Most settings files do not exist, and each run checks them all: `access` is cheaper than a failing stat.
         return os.access(path, os.F_OK)
     return file_signature(path) != seen
 
 
 def read_file(path: str) -> tuple[bytes, Signature]:
-    """The whole file and the signature it had. `FileNotFoundError` if there is none, `Unreadable` if it is no file
-    one can read.
+    """Return the content of a file and the signature that it had.
+
+    Raises `FileNotFoundError` if there is none, and `FileUnreadable` if it is not a readable regular file of at most
+    `MAX_FILE_SIZE` bytes.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -74,14 +85,14 @@ def read_file(path: str) -> tuple[bytes, Signature]:
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise FileUnreadable(f"{path} is not a file: move it away, or put a file in its place.")
+            raise FileUnreadable(f"{path} is not a regular file: move it away or replace it by a file.")
         data = _read(descriptor)
     except OSError as error:
         raise FileUnreadable(f"{path} cannot be read: {_reason(error)}.") from error
     finally:
         os.close(descriptor)
     if len(data) > MAX_FILE_SIZE:
-        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB: that is no configuration.")
+        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB, the limit for such a file.")
     return data, _signature(state)
 
 
@@ -108,12 +119,15 @@ def _reason(error: OSError | ValueError) -> str:
 
 @contextmanager
 def directory_lock(directory: str) -> Iterator[None]:
-    """The only writer in `directory`, among all processes. The lock is on the directory itself: it leaves no file."""
+    """Exclude other writers in `directory`, in all processes. The directory itself is locked, so no lock file remains.
+
+    Raises `Conflict` after 10 seconds, and `FileUnwritable` if the directory cannot be created or opened.
+    """
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     except (OSError, ValueError) as error:
-        raise FileUnwritable(f"Nothing can be written in {directory}: {_reason(error)}.") from error
+        raise FileUnwritable(f"No file can be written in {directory}: {_reason(error)}.") from error
     try:
         _acquire(descriptor, directory)
         yield
@@ -136,42 +150,56 @@ def _acquire(descriptor: int, directory: str) -> None:
 
 
 def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
-    """A crash leaves the old file or the new one, never half of one. A link stays a link: its target is replaced."""
-    target = os.path.realpath(path)
+    """Replace a file atomically and durably, or create it. If `path` is a symbolic link, its target is replaced.
+
+    For files that a user may keep elsewhere, for example in a repository of dotfiles. Raises `FileUnwritable`.
+    """
+    _replace(path, os.path.realpath(path), data, mode, is_durable=True)
+
+
+def replace_private_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
+    """Replace a file that only its owner may read, or create it. A symbolic link at `path` is replaced, not followed.
+
+    For secrets, which must not be written to a place that another user has chosen. A file that can be created again
+    need not be durable: after a power cut it may be empty. Raises `FileUnwritable`.
+    """
+    _replace(path, path, data, 0o600, is_durable=is_durable)
+
+
+def _replace(path: str, target: str, data: bytes, mode: int, *, is_durable: bool) -> None:
     directory = os.path.dirname(target)
+    # Unique among concurrent writers, so that none of them writes to the draft of another.
     draft = os.path.join(directory, f".{os.path.basename(target)}.{os.getpid()}.{threading.get_ident():x}.new")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # A process with the same id may have crashed here. O_EXCL: never write to a file that was prepared by another
+        # user.
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                os.fsync(file.fileno())
         os.replace(draft, target)
-        sync_directory(directory)
+        if is_durable:
+            sync_directory(directory)
     except OSError as error:
-        with _ignored():
+        with suppress(OSError):
             os.unlink(draft)
         raise FileUnwritable(f"{path} cannot be written: {_reason(error)}.") from error
 
 
 def sync_directory(directory: str) -> None:
-    """Make a rename in it last: without this, a power cut may bring the old file back."""
+    """Make renames in the directory durable. Raises `OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems have no such thing.
+        # Some file systems cannot sync a directory.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _ignored() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        return

@@ -1,22 +1,22 @@
-"""Homes for the processes of these tests."""
+"""Fixtures: isolated home directories for the processes of these tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 
 
 @pytest.fixture
-def alone() -> Iterator[House]:
+def alone() -> Iterator[IsolatedHome]:
     """A home without a server: for tests that start, kill or stop one."""
-    with house() as made:
+    with isolated_home() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[House]:
+def home() -> Iterator[IsolatedHome]:
     """A home with a server that the tests of a module share."""
-    with house() as made:
+    with isolated_home() as made:
         made.serve()
         yield made

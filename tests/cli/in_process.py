@@ -1,4 +1,4 @@
-"""Commands called in this process, beside a real server: what they print, their exit codes, and what they request."""
+"""Commands called in this process against a real server, with their output, exit codes and requests recorded."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.testing import CliRunner, Result
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from holdfast.cli.click_group import holdfast
 from holdfast.client.sync_client import SyncClient
 
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True):
 class Caller:
     """Calls commands in a directory of a home. Requests that every command makes are left out of `requests`."""
 
-    def __init__(self, home: House, directory: str) -> None:
+    def __init__(self, home: IsolatedHome, directory: str) -> None:
         hidden = [name for name in os.environ if name.startswith(("HOLDFAST", "XDG"))]
         self.environment: dict[str, str | None] = {**dict.fromkeys(hidden), **home.environment}
         self.directory = directory

@@ -1,4 +1,4 @@
-"""`holdfast attach` with somebody at the terminal: lines are prompts, asks are answered; without one they are told."""
+"""`holdfast attach`: at a terminal, lines are prompts and approvals are answered; without one they are printed."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House
-from cli.test_ask import ACTIVE, ASKED, WRITE
-from holdfast.cli.console.approvals import read_answer
+from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.test_run_approvals import ACTIVE, ASKED, WRITE
+from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
 
@@ -22,7 +22,7 @@ from holdfast.domain.approvals import Choice, PermissionRequest, Question, Quest
 class Plain:
     """The command, with a terminal for everything it reads and writes."""
 
-    def __init__(self, home: House, place: Path, *arguments: str) -> None:
+    def __init__(self, home: IsolatedHome, place: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         command = [sys.executable, "-m", "holdfast", "attach", *arguments]
         self._process = subprocess.Popen(
@@ -56,16 +56,16 @@ class Plain:
 
 
 @contextmanager
-def attached(home: House, place: Path) -> Iterator[Plain]:
+def attached(home: IsolatedHome, place: Path) -> Iterator[Plain]:
     made = Plain(home, place)
     try:
-        made.see("Ctrl-C: leave.]")
+        made.see("Ctrl-C: exit.]")
         yield made
     finally:
         made.close()
 
 
-def began(home: House, name: str, prompt: str = "words=3") -> Path:
+def began(home: IsolatedHome, name: str, prompt: str = "words=3") -> Path:
     """A workspace of its own with a session in it."""
     place = home.home / name
     place.mkdir()
@@ -73,7 +73,7 @@ def began(home: House, name: str, prompt: str = "words=3") -> Path:
     return place
 
 
-def test_lines_are_prompts_and_a_word_cancels(home: House) -> None:
+def test_lines_are_prompts_and_slash_cancel_cancels(home: IsolatedHome) -> None:
     place = began(home, "plain-prompts")
     with attached(home, place) as plain:
         plain.type("words=4")
@@ -85,11 +85,11 @@ def test_lines_are_prompts_and_a_word_cancels(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_asks_are_answered(home: House) -> None:
+def test_approvals_are_answered(home: IsolatedHome) -> None:
     place = began(home, "plain-asks")
     with attached(home, place) as plain:
         plain.type(WRITE)
-        assert "\n  +1\nAlways saves" in plain.see(ASKED), "the change itself is shown"
+        assert "\n  +1\n“Always” saves" in plain.see(ASKED), "the change itself is shown"
         plain.see(ACTIVE)
         plain.type("")
         plain.see("[allowed once]")
@@ -98,14 +98,14 @@ def test_asks_are_answered(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House) -> None:
+def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: IsolatedHome) -> None:
     """Half a line before, the rest after it, then more lines: all of them are prompts, and the approval stays open."""
     place = began(home, "plain-steering")
     with attached(home, place) as plain:
         plain.type(WRITE)
         plain.keys("y, please al")
-        plain.see("/deny why")
-        plain.see("finish or send your text first")
+        plain.see("/deny REASON")
+        plain.see("send or clear your text first")
         plain.type("so look at the tests")
         plain.see("> y, please also look at the tests\n")
         for line in ("y", "no", "allow", "words=1"):
@@ -125,38 +125,38 @@ def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House)
     assert (place / "x").read_text() == "1"
 
 
-def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home: House) -> None:
+def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home: IsolatedHome) -> None:
     place = began(home, "plain-next")
     with attached(home, place) as plain:
         plain.type(WRITE + ' tool=write {"file_path": "y", "content": "2"}')
         plain.see(ASKED)
         plain.keys("/allow")
         plain.see("> /allow")
-        with closing(ServerConnection(home.where, str(place))) as link:
-            link.enter()
-            (ask,) = link.ask(tuple[PermissionRequest, ...], "GET", link.path("permissions", "pending"))
+        with closing(ServerConnection(home.where, str(place))) as connection:
+            connection.open()
+            (ask,) = connection.request(tuple[PermissionRequest, ...], "GET", connection.path("permissions", "pending"))
             body = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
-            link.send("POST", link.path("permissions", "grant"), body=body)
-        plain.see("/deny why")
+            connection.send("POST", connection.path("permissions", "grant"), body=body)
+        plain.see("/deny REASON")
         plain.type("")
-        plain.see("typed before this approval appeared")
+        plain.see("begun before this approval appeared")
         assert not (place / "y").exists()
         plain.type("/deny")
         plain.see("[denied]")
     assert not (place / "y").exists()
 
 
-def test_auto_approve_is_shown(home: House) -> None:
+def test_auto_approve_is_shown(home: IsolatedHome) -> None:
     place = began(home, "plain-auto")
-    with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as link:
-        link.enter()
-        link.send("POST", link.path("permissions", "skip"), body={"skip": True})
-        plain.see("[Auto-approve is on: tools act without asking]")
-        link.send("POST", link.path("permissions", "skip"), body={"skip": False})
-        plain.see("[Auto-approve is off: tools ask]")
+    with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as connection:
+        connection.open()
+        connection.send("POST", connection.path("permissions", "skip"), body={"skip": True})
+        plain.see("[Auto-approve is on: tools act without approval]")
+        connection.send("POST", connection.path("permissions", "skip"), body={"skip": False})
+        plain.see("[Auto-approve is off: tools need approval]")
 
 
-def test_who_answered_is_told_to_the_others(home: House) -> None:
+def test_the_answering_client_is_shown_to_the_others(home: IsolatedHome) -> None:
     """R10: the first answer counts."""
     place = began(home, "plain-two")
     with attached(home, place) as one, attached(home, place) as two:
@@ -164,7 +164,7 @@ def test_who_answered_is_told_to_the_others(home: House) -> None:
         two.see(ASKED)
         one.see(ASKED)
         one.type("/allow")
-        two.see("It was allowed on a command line (")
+        two.see("The request was allowed on a command line (")
         assert [plain.end() for plain in (one, two)] == [130, 130]
 
 
@@ -187,13 +187,13 @@ ASKS = "words=2 tool=question " + json.dumps(
 )
 
 
-def answered(home: House, place: Path) -> str:
+def answered(home: IsolatedHome, place: Path) -> str:
     """What the model was told of the answers."""
     session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
     return home.say("sessions", "export", "--cwd", str(place), session)
 
 
-def test_questions_are_answered_one_after_the_other(home: House) -> None:
+def test_questions_are_answered_one_after_the_other(home: IsolatedHome) -> None:
     place = began(home, "plain-questions")
     with attached(home, place) as plain:
         plain.type(ASKS)
@@ -201,10 +201,10 @@ def test_questions_are_answered_one_after_the_other(home: House) -> None:
         plain.see(ACTIVE)
         plain.keys("\x1b[B")
         plain.type("")
-        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[One of them (2 of 3). ")
+        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[Choose one (2 of 3). ")
         plain.see(ACTIVE)
         plain.type("2")
-        plain.see("In your own words (3 of 3)")
+        plain.see("Write an answer (3 of 3)")
         plain.keys("\t")
         plain.type("Because.")
         plain.see("word1 word2")
@@ -215,7 +215,7 @@ def test_questions_are_answered_one_after_the_other(home: House) -> None:
     assert "Because." in said
 
 
-def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House) -> None:
+def test_questions_can_be_declined_and_close_with_their_run(home: IsolatedHome) -> None:
     place = began(home, "plain-questions-off")
     with attached(home, place) as plain:
         plain.type(ASKS)
@@ -227,7 +227,7 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
         plain.see("(1 of 3). ")
         run = json.loads(home.say("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
         home.say("runs", "cancel", "--cwd", str(place), run)
-        plain.see("The questions are not open any more.")
+        plain.see("The questions are closed.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
         assert plain.end() == 130
@@ -248,12 +248,12 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
         ("free_text", "  ", QuestionAnswer("q")),
     ],
 )
-def test_what_a_line_says(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
+def test_a_line_is_parsed_as_an_answer(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
     question = Question("q", kind, "?", choices=(Choice("a", "red"), Choice("b", "Light blue")))
-    assert read_answer(question, line) == expected
+    assert parse_answer(question, line) == expected
 
 
-def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
+def test_tool_calls_and_errors_are_printed(home: IsolatedHome) -> None:
     """Who hears this instead of seeing it has nothing else."""
     place = began(home, "plain-tools")
     with attached(home, place) as plain:
@@ -268,7 +268,7 @@ def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
         assert plain.end() == 130
 
 
-def test_an_ask_ends_with_its_server(alone: House) -> None:
+def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
     """R10: after a kill -9 the run has ended, and what is typed then is no answer to what it had asked."""
     server = alone.serve()
     place = began(alone, "plain-killed")
@@ -277,20 +277,20 @@ def test_an_ask_ends_with_its_server(alone: House) -> None:
         plain.see(ASKED)
         server.kill()
         server.wait(PATIENCE)
-        plain.see("It was withdrawn.")
+        plain.see("The request was withdrawn.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
     assert not (place / "x").exists()
 
 
-def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) -> None:
+def test_without_a_terminal_approvals_are_printed_and_not_refused(home: IsolatedHome) -> None:
     place = began(home, "plain-pipe")
     process = home.start("attach", "--cwd", str(place))
     assert process.stdout is not None
     seen = process.stdout.read(1)
     with attached(home, place) as other:
         other.type(WRITE)
-        while b"asks for permission" not in seen:
+        while b"requests permission" not in seen:
             seen += process.stdout.read(1)
         other.see(ASKED)
         other.type("/deny")

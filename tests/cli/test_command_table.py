@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.house import House
 from cli.in_process import Caller, Request, commands, given_in
+from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
@@ -99,7 +99,7 @@ SERVED = (
     Row("sessions export {session} --format xml", code=2, err="'xml' is not one of"),
     Row("sessions export {session} -o talk.md", (SESSION, MESSAGES), without="You"),
     # Changes
-    Row("undo --dry-run", (post("W/undo", dry_run=True),), out="note.txt is removed\n"),
+    Row("undo --dry-run", (post("W/undo", dry_run=True),), out="note.txt would be removed\n"),
     Row("undo note.txt --dry-run", (post("W/undo", dry_run=True, path="{here}/note.txt"),), out="\n-one\n"),
     Row("undo --run wrote --dry-run", (get("W/runs", limit="1000"), post("W/undo", dry_run=True, run_id="wrote"))),
     Row(
@@ -136,13 +136,15 @@ SERVED = (
     Row("mcp logs none", (STATES, get("W/mcp/log", name="none")), 4, err="no MCP server called none. There is: off."),
     Row("mcp restart off", (post("W/mcp/restart", name="off"), STATES), err="off: disabled, 0 tools."),
     Row("mcp login off --no-browser", (STATES,), 4, err="nobody logs in to it"),
-    Row("lsp list", (get("W/lsps"),), err="No language server runs here"),
+    Row("lsp list", (get("W/lsps"),), err="No language server is running here"),
     Row("lsp list --json", (get("W/lsps"),), out="[]"),
     Row("lsp logs none", (get("W/lsps/log", name="none"),), 4, err="no language server of that name"),
     Row("lsp restart", (post("W/lsps/restart", name=""),), err="No language server is running"),
     Row("lsp restart none", (post("W/lsps/restart", name="none"),), 4, err="no language server"),
     Row("lsp start none.py", code=4, err="There is no file none.py."),
-    Row("lsp start plain", (post("W/lsps/start", path="plain"), get("W/lsps")), err="No language server runs here"),
+    Row(
+        "lsp start plain", (post("W/lsps/start", path="plain"), get("W/lsps")), err="No language server is running here"
+    ),
     # The server
     Row("server status", out="address     unix://"),
     Row("server status --json", keys="pid version protocol address data_dir workspaces problem"),
@@ -150,36 +152,36 @@ SERVED = (
     Row("server start --json", keys="pid version protocol address data_dir workspaces problem"),
     Row("web --no-open", (post("/v1/web", port=0, env="*"),), out="http://127.0.0.1:"),
     Row("web --port 0", code=2, err="0 is not in the range"),
-    Row("web --close", (Request("DELETE", "/v1/web"),), out="Closed: pages"),
-    Row("doctor --area server", (get("W/doctor", areas="server"),), out="\nAll is well.\n"),
+    Row("web --close", (Request("DELETE", "/v1/web"),), out="Closed. Pages"),
+    Row("doctor --area server", (get("W/doctor", areas="server"),), out="\nNo problems.\n"),
     Row("doctor --area server --json", (get("W/doctor", areas="server"),), keys="findings"),
     Row("doctor --area server --area hooks", (get("W/doctor", areas="server,hooks"),), out="server"),
-    Row("doctor --area none", (get("W/doctor", areas="none"),), err="nothing to say about none", without="well"),
+    Row("doctor --area none", (get("W/doctor", areas="none"),), err="no results for none", without="problems"),
 )
 PLACE = {"cwd", "data_dir", "host"}
-"""Checked for all commands together: `test_every_command_takes_another_directory`, and `test_data_directories`."""
+"""Checked for all commands together: `test_every_command_accepts_another_directory`, and `test_data_directories`."""
 ELSEWHERE = {
     ("tui", "session"): "tui/test_terminal.py",
     ("tui", "continues"): "tui/test_terminal.py",
     ("tui", "yolo"): "tui/test_terminal.py",
-    ("web", "port"): "cli/test_web.py::test_closing_and_a_port_of_ones_own",
-    ("web", "no_open"): "cli/test_web.py::test_the_browser_is_opened_where_there_is_one",
-    ("attach", "session"): "cli/test_queries.py::test_a_session_is_followed",
-    ("runs wait", "run_id"): "cli/test_queries.py::test_waiting_tells_how_it_ended",
-    ("runs wait", "timeout"): "cli/test_queries.py::test_waiting_can_end_before_the_run",
-    ("runs wait", "streams"): "cli/test_queries.py::test_waiting_can_end_before_the_run",
-    ("runs wait", "raw"): "cli/test_streams.py::test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are",
-    ("runs wait", "quiet"): "cli/test_ask.py",
-    ("server stop", "force"): "cli/test_run_faults.py::test_a_server_that_is_stopped_interrupts",
+    ("web", "port"): "cli/test_web.py::test_closing_and_a_fixed_port",
+    ("web", "no_open"): "cli/test_web.py::test_the_browser_is_opened_if_there_is_one",
+    ("attach", "session"): "cli/test_query_commands.py::test_a_session_is_followed",
+    ("runs wait", "run_id"): "cli/test_query_commands.py::test_runs_wait_reports_the_outcome",
+    ("runs wait", "timeout"): "cli/test_query_commands.py::test_runs_wait_can_time_out",
+    ("runs wait", "streams"): "cli/test_query_commands.py::test_runs_wait_can_time_out",
+    ("runs wait", "raw"): "cli/test_standard_streams.py::test_a_piped_answer_has_no_control_sequences_unless_raw",
+    ("runs wait", "quiet"): "cli/test_run_approvals.py",
+    ("server stop", "force"): "cli/test_run_faults.py::test_a_stopped_server_interrupts_the_run",
     ("mcp login", "no_browser"): "extensions/mcp/test_cli.py::test_one_logs_in_with_a_browser",
-    ("doctor", "as_json"): "cli/test_doctor.py::test_what_is_wrong_is_told_with_what_to_do",
-    ("doctor", "areas"): "cli/test_doctor.py::test_what_is_wrong_is_told_with_what_to_do",
+    ("doctor", "as_json"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
+    ("doctor", "areas"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
     ("undo", "dry_run"): "tools/test_undo.py",
-    ("demo", "fast"): "cli/test_demo.py::test_the_demonstration_tells_its_story",
-    ("demo", "keep"): "cli/test_demo.py::test_the_demonstration_tells_its_story",
-    ("demo", "worker"): "cli/test_demo.py::test_the_demonstration_tells_its_story",
-    ("models", "refresh"): "cli/test_models.py::test_a_refresh_that_fails_says_why",
-    ("logs", "follow"): "cli/test_queries.py::test_logs_are_followed",
+    ("demo", "fast"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
+    ("demo", "keep"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
+    ("demo", "worker"): "cli/test_demo.py::test_the_demonstration_shows_all_sections",
+    ("models", "refresh"): "cli/test_models.py::test_a_refresh_lists_models_that_are_newer_than_the_catalogue",
+    ("logs", "follow"): "cli/test_query_commands.py::test_logs_are_followed",
 }
 BY_HAND = {"run", "serve", "acp"}
 """Commands whose options have a table of their own: `test_asked.py`, `test_run.py`, `test_run_faults.py`."""
@@ -188,7 +190,7 @@ BY_HAND = {"run", "serve", "acp"}
 class Place:
     """A directory in which something was done, with one of everything that is listed."""
 
-    def __init__(self, home: House) -> None:
+    def __init__(self, home: IsolatedHome) -> None:
         self.home = home
         self.here = home.home / "table"
         self.caller = Caller(home, str(self.here))
@@ -221,7 +223,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(home: House) -> Place:
+def place(home: IsolatedHome) -> Place:
     made = Place(home)
     made.prepare()
     return made
@@ -243,7 +245,7 @@ def _fits(found: Any, wanted: Any) -> bool:  # noqa: ANN401 - any JSON
 
 
 @pytest.mark.parametrize("row", SERVED, ids=lambda row: row.line)
-def test_a_command_does_what_its_options_say(row: Row, place: Place) -> None:
+def test_a_command_with_its_options(row: Row, place: Place) -> None:
     done = place.caller.call(*shlex.split(_filled(row.line, place.values)))
     assert done.exit_code == row.code, done.output
     assert row.out in done.stdout
@@ -260,7 +262,7 @@ def test_a_command_does_what_its_options_say(row: Row, place: Place) -> None:
         assert set(first) == set(row.keys.split())
 
 
-def test_files_that_were_named_are_written(place: Place) -> None:
+def test_output_files_are_written(place: Place) -> None:
     """After the rows that name them, or by itself."""
     session = place.values["session"]
     assert place.caller.call("sessions", "export", session, "--output", "talk.md").exit_code == 0
@@ -274,7 +276,7 @@ def _taking(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [words for words in _taking("cwd") if words not in BY_HAND | {"tui", "attach"}])
-def test_every_command_takes_another_directory(words: str, place: Place) -> None:
+def test_every_command_accepts_another_directory(words: str, place: Place) -> None:
     """One that is not there is refused before anything is done; one that is there becomes the workspace."""
     done = place.caller.call(*words.split(), "--cwd", "/no/such/directory")
     assert done.exit_code == 2
@@ -282,7 +284,7 @@ def test_every_command_takes_another_directory(words: str, place: Place) -> None
     assert place.caller.requests == []
 
 
-def test_the_directory_that_is_named_is_the_workspace(place: Place) -> None:
+def test_the_given_directory_is_the_workspace(place: Place) -> None:
     elsewhere = place.home.home / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     assert place.caller.call("runs", "--cwd", str(elsewhere), "--json").stdout == "[]\n"
@@ -312,7 +314,7 @@ def test_every_option_has_a_row() -> None:
     assert missing == []
 
 
-def test_what_is_tested_elsewhere_is_there() -> None:
+def test_the_list_of_commands_tested_elsewhere_is_current() -> None:
     for test in ELSEWHERE.values():
         file, _, name = test.partition("::")
         assert name in (TESTS / file).read_text(), test

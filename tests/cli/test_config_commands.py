@@ -1,4 +1,4 @@
-"""`holdfast config`: what it shows, changes and refuses."""
+"""`holdfast config`: output, changes and refusals."""
 
 import stat
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from config.commands import SCRIPT, Commands
 from holdfast.cli.server_connection import ServerConnection
 
@@ -37,32 +37,34 @@ def test_show_names_every_setting_and_its_origin(place: Commands) -> None:
     assert first == {"key": "options.max_steps", "value": 7, "origin": f"{place.user_file}:2"}
 
 
-def test_show_all_has_what_nobody_set(place: Commands) -> None:
+def test_show_all_includes_defaults(place: Commands) -> None:
     shown = place.say("config", "show", "--all", "--origin")
     assert "options.max_steps = 500  # default\n" in shown
 
 
-def test_nothing_set_is_said(place: Commands) -> None:
+def test_no_settings_are_reported(place: Commands) -> None:
     done = place.call("config", "show")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "Nothing is set here" in done.stderr
+    assert "No settings are set here" in done.stderr
 
 
-def test_settings_made_over_the_wire_stand_above(place: Commands) -> None:
+def test_settings_of_clients_override_files(place: Commands) -> None:
     place.user("[options]\nmax_steps = 7\n")
     place.write(place.data / "config.json", '{"options": {"max_steps": 8}}')
     done = place.call("config", "set", "options.max_steps", "9")
-    assert f"{place.data / 'config.json'}:1 stands above it" in done.stderr
+    assert f"{place.data / 'config.json'}:1 overrides it" in done.stderr
     assert place.say("config", "get", "options.max_steps") == "8\n"
 
 
-def test_what_a_client_set_for_a_workspace_is_shown(alone: House) -> None:
+def test_workspace_settings_of_a_client_are_shown(alone: IsolatedHome) -> None:
     """The server's own files, found by the id that it gave the directory."""
     alone.serve()
     alone.say("sessions", "list")
-    with closing(ServerConnection(alone.where, str(alone.work))) as link:
-        link.enter()
-        link.send("POST", link.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41})
+    with closing(ServerConnection(alone.where, str(alone.work))) as connection:
+        connection.open()
+        connection.send(
+            "POST", connection.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41}
+        )
     script = [sys.executable, "-c", SCRIPT, "holdfast.cli.config", "command", "show", "--origin"]
     done = subprocess.run(script, capture_output=True, text=True, check=True, cwd=alone.work, env=alone.environment)
     assert f"\noptions.max_steps = 41  # {alone.home}/d/workspaces/" in done.stdout
@@ -80,14 +82,14 @@ def test_get(place: Commands) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("options.nope", "options.nope is not a key that is known"),
+        ("options.nope", "options.nope is not a known key"),
         ("mcp.none", "mcp.none is not set"),
         ("models.large.temperature", "is not set"),
         ("a b", "A key is a path"),
-        ("options.max_steps.x", "not a key"),
+        ("options.max_steps.x", "not a known key"),
     ],
 )
-def test_get_what_is_not_there(place: Commands, key: str, says: str) -> None:
+def test_get_an_unknown_key(place: Commands, key: str, says: str) -> None:
     done = place.call("config", "get", key)
     assert done.exit_code != 0
     assert says in done.stderr
@@ -113,11 +115,11 @@ def test_set_for_the_project(place: Commands) -> None:
     assert stat.S_IMODE(place.project_file.stat().st_mode) == 0o644
     assert "no effect" not in done.stderr
     done = place.call("config", "set", "--project", "env.A", "b")
-    assert "no effect until you trust this project" in done.stderr
+    assert "no effect until this project is trusted" in done.stderr
     assert "1 setting of this project has no effect" in place.call("config", "show").stderr
 
 
-def test_what_does_not_fit_changes_nothing(place: Commands) -> None:
+def test_an_invalid_value_changes_nothing(place: Commands) -> None:
     place.user("# mine\n")
     done = place.call("config", "set", "options.max_steps", "many")
     assert done.exit_code == 4
@@ -125,7 +127,7 @@ def test_what_does_not_fit_changes_nothing(place: Commands) -> None:
     assert place.user_file.read_text() == "# mine\n"
 
 
-def test_a_key_does_not_belong_on_a_command_line(place: Commands) -> None:
+def test_a_secret_on_the_command_line_is_refused(place: Commands) -> None:
     done = place.call("config", "set", "providers.openai.api_key", CANARY)
     assert done.exit_code != 0
     assert "holdfast login openai" in done.stderr
@@ -135,7 +137,7 @@ def test_a_key_does_not_belong_on_a_command_line(place: Commands) -> None:
     assert place.say("config", "get", "providers.openai.api_key") == "$OPENAI_API_KEY\n"
 
 
-def test_check_names_everything_that_is_wrong(place: Commands) -> None:
+def test_check_lists_all_problems(place: Commands) -> None:
     assert place.call("config", "check").exit_code == 0
     place.user("[options]\nmax_steps = 'x'\nnope = 1\n[providers.p]\napi_key = '$NOT_THERE'\nbase_url = '$(false)'\n")
     place.shared("[env\n")
@@ -143,7 +145,7 @@ def test_check_names_everything_that_is_wrong(place: Commands) -> None:
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"error: {place.user_file}:2: options.max_steps: expected a whole number")
-    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a key")
+    assert lines[1].startswith(f"warning: {place.user_file}:3: options.nope: is not a known key")
     assert lines[2].startswith(f"error: {place.project_file}:1: this is not TOML")
     assert "NOT_THERE is not set" in lines[3]
     assert len(lines) == 4, "a command is not run for a check"
@@ -151,29 +153,30 @@ def test_check_names_everything_that_is_wrong(place: Commands) -> None:
     assert [problem["severity"] for problem in found] == [line.partition(":")[0] for line in lines]
 
 
-def test_a_stored_key_is_as_good_as_a_variable(place: Commands) -> None:
+def test_a_stored_key_replaces_a_variable(place: Commands) -> None:
     place.user("[providers.p]\napi_key = '$NOT_THERE'\n")
     assert place.call("config", "check").exit_code == 1
     place.say("login", "p", stdin=CANARY)
     assert place.call("config", "check").exit_code == 0
 
 
-def test_check_minds_keys_that_others_may_read(place: Commands) -> None:
+def test_check_warns_about_readable_key_files(place: Commands) -> None:
     place.user(f"[providers.p]\napi_key = '{CANARY}'\n").chmod(0o644)
     done = place.call("config", "check")
     assert (
-        done.stdout == f"warning: {place.user_file}: holds keys, and others may read it: chmod 600 {place.user_file}\n"
+        done.stdout
+        == f"warning: {place.user_file}: contains keys and is readable by other users: chmod 600 {place.user_file}\n"
     )
     place.user_file.chmod(0o600)
     assert place.call("config", "check").exit_code == 0
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(place: Commands) -> None:
+def test_an_unwritable_file_is_a_one_line_error(place: Commands) -> None:
     place.write(place.home / ".config", "a file where a directory should be")
     done = place.call("config", "set", "options.debug", "true")
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
     done = place.call("login", "openai", stdin=CANARY)
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
 
 
 def test_schema_and_paths(place: Commands) -> None:
@@ -203,7 +206,7 @@ def test_edit_opens_the_file_and_checks_it(place: Commands) -> None:
     assert "set EDITOR" in place.process("config", "edit").stderr
 
 
-def test_what_a_project_writes_cannot_move_the_cursor(place: Commands) -> None:
+def test_project_settings_cannot_control_the_terminal(place: Commands) -> None:
     place.write(
         place.project / "crush.json", '{"models": {"large": {"model": "a\\u001b[2Jb\\u202ec"}}, "\\u001b[2J": 1}'
     )
@@ -252,7 +255,7 @@ def test_no_key_is_ever_printed(place: Commands, arguments: tuple[str, ...]) -> 
     assert done.exit_code == 0
 
 
-def test_a_real_process_says_it_plainly(place: Commands) -> None:
+def test_a_real_process_prints_a_one_line_error(place: Commands) -> None:
     """Without a terminal no colours; a broken file is a sentence, not a traceback."""
     place.user("[options\n")
     done = place.process("config", "show")
@@ -299,7 +302,7 @@ def test_rules_and_hooks_that_have_no_effect_are_named_with_file_and_line(place:
         ("options.disabled_tools", '["bahs"]', "did you mean bash"),
     ],
 )
-def test_set_refuses_what_would_have_no_effect(place: Commands, key: str, value: str, expected: str) -> None:
+def test_set_refuses_values_without_effect(place: Commands, key: str, value: str, expected: str) -> None:
     place.user("[options]\nmax_steps = 7\n")
     done = place.call("config", "set", key, value)
     assert done.exit_code != 0

@@ -16,37 +16,37 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House, house
+from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
 from holdfast.client.locate import find
 from holdfast.lockfile import read_owner
 
 
-def _data(home: House) -> Path:
+def _data(home: IsolatedHome) -> Path:
     return home.home / ".local/share/holdfast"
 
 
-def _stored(home: House, query: str) -> set[str]:
+def _stored(home: IsolatedHome, query: str) -> set[str]:
     """The first column of all rows, as text."""
     address = f"file:{_data(home)}/holdfast.db?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         return {os.fsdecode(value) for (value,) in connection.execute(query)}
 
 
-def _workspaces(home: House) -> set[str]:
+def _workspaces(home: IsolatedHome) -> set[str]:
     return _stored(home, "SELECT path FROM workspaces")
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[House, House]]:
+def two() -> Iterator[tuple[IsolatedHome, IsolatedHome]]:
     """Two homes with one runtime directory, as `sudo -E` or a changed HOME leave them."""
-    with house() as one, house() as other:
+    with isolated_home() as one, isolated_home() as other:
         other.environment["XDG_RUNTIME_DIR"] = one.environment["XDG_RUNTIME_DIR"]
         for home in (one, other):
             del home.environment["HOLDFAST_DATA_DIR"]
         yield one, other
 
 
-def _in_an_editor(home: House, directory: Path) -> None:
+def _in_an_editor(home: IsolatedHome, directory: Path) -> None:
     """Open a session as an editor does."""
     command = [sys.executable, "-P", "-m", "holdfast", "acp"]
     methods = {"initialize": {"protocolVersion": 1}, "session/new": {"cwd": str(directory), "mcpServers": []}}
@@ -63,7 +63,7 @@ def _in_an_editor(home: House, directory: Path) -> None:
         process.stdin.close()
 
 
-def _at_a_terminal(home: House, directory: Path) -> None:
+def _at_a_terminal(home: IsolatedHome, directory: Path) -> None:
     """Keep the terminal app open until the server knows its workspace."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-P", "-m", "holdfast"]
@@ -78,14 +78,14 @@ def _at_a_terminal(home: House, directory: Path) -> None:
     os.close(leader)
 
 
-def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[House, House]) -> None:
+def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[IsolatedHome, IsolatedHome]) -> None:
     one, other = two
     assert one.say("run", "words=2 of the one") == "word1 word2"
     places = {name: other.home / name for name in ("run", "runs", "sessions", "attach", "web", "acp", "tui")}
     for place in places.values():
         place.mkdir()
     assert other.call("server", "status").returncode == 4, "the server of the one is not that of the other"
-    assert other.call("server", "stop").stdout == "No server runs.\n"
+    assert other.call("server", "stop").stdout == "No server is running.\n"
     commands = {
         "run": ("run", "words=1 of the other"),
         "runs": ("runs", "list"),
@@ -110,7 +110,7 @@ def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[Hous
     assert one.server_process() == states[0]["pid"]
 
 
-def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[House, House]) -> None:
+def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[IsolatedHome, IsolatedHome]) -> None:
     """As a killed server leaves it, when another has its socket, or its process id, by now."""
     one, other = two
     one.say("run", "words=1 of the one")
@@ -130,7 +130,7 @@ def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[House
     assert not (_data(other) / "socket").exists(), "no second file names the socket"
 
 
-def test_a_name_that_another_server_has_is_passed_over(alone: House) -> None:
+def test_a_socket_name_of_another_server_is_skipped(alone: IsolatedHome) -> None:
     """As when the names of two data directories have the same hash."""
     taken = alone.where.usual
     thief = alone.start("serve", "--data-dir", str(alone.home / "e"), "--host", f"unix://{taken}")
@@ -145,7 +145,7 @@ def test_a_name_that_another_server_has_is_passed_over(alone: House) -> None:
     assert alone.server_process() == owner.pid != thief.pid
 
 
-def test_one_data_directory_has_one_server_by_every_path(alone: House) -> None:
+def test_one_data_directory_has_one_server_by_every_path(alone: IsolatedHome) -> None:
     alone.say("run", "words=1")
     server = alone.server_process()
     link = alone.home / "link"
@@ -159,7 +159,7 @@ def test_one_data_directory_has_one_server_by_every_path(alone: House) -> None:
     assert (second.returncode, f"process {server}" in second.stderr) == (1, True)
 
 
-def test_a_server_without_its_data_directory_never_answers(alone: House) -> None:
+def test_a_server_without_its_data_directory_never_answers(alone: IsolatedHome) -> None:
     """A second server on the same data directory refuses to start, and accepts no connection before that."""
     alone.serve()
     path = str(alone.home / "r" / "second.sock")
@@ -172,7 +172,7 @@ def test_a_server_without_its_data_directory_never_answers(alone: House) -> None
     assert not os.path.exists(path)
 
 
-def test_a_server_that_was_killed_is_followed_by_another(alone: House) -> None:
+def test_a_killed_server_is_replaced(alone: IsolatedHome) -> None:
     alone.say("run", "words=1")
     before = alone.server_process()
     assert before is not None
@@ -181,7 +181,7 @@ def test_a_server_that_was_killed_is_followed_by_another(alone: House) -> None:
     assert alone.server_process() not in (None, before)
 
 
-def test_a_tcp_port_that_other_machines_can_reach_is_warned_of(alone: House) -> None:
+def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome) -> None:
     said = {}
     for host in ("127.0.0.1", "0.0.0.0"):
         with closing(socket.socket()) as free:

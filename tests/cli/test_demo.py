@@ -10,7 +10,7 @@ from pathlib import Path
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 
 
-def test_the_demonstration_tells_its_story(tmp_path: Path) -> None:
+def test_the_demonstration_shows_all_sections(tmp_path: Path) -> None:
     """R2, R9: every prompt ends once, also those a kill -9 cut off or kept waiting."""
     environment = os.environ | {"TMPDIR": str(tmp_path), "COLUMNS": "100"}
     done = subprocess.run(
@@ -43,7 +43,7 @@ def test_on_a_terminal_it_has_colours() -> None:
     assert b"\x1b[" in seen
 
 
-def test_mistakes_are_sentences() -> None:
+def test_usage_errors_are_one_line() -> None:
     done = subprocess.run([*HOLDFAST, "nonsense"], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "No such command 'nonsense'" in done.stderr

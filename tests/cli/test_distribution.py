@@ -1,4 +1,4 @@
-"""Every place that names a distribution to install names the one in pyproject.toml, with extras that exist."""
+"""Every mention of a distribution to install matches pyproject.toml, with existing extras."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from holdfast.distribution import DISTRIBUTION, FOREIGN_DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
@@ -60,14 +60,14 @@ def _tracked_texts() -> Iterator[tuple[str, str]]:
             yield name, path.read_text(errors="replace")
 
 
-def test_the_distribution_is_the_projects() -> None:
+def test_the_distribution_name_is_that_of_the_project() -> None:
     assert PROJECT["name"] == DISTRIBUTION != FOREIGN_DISTRIBUTION
     assert PROJECT["scripts"] == {"holdfast": "holdfast.cli.main:main"}, "the command keeps its name"
     for extra in PROJECT["optional-dependencies"]:
         assert [fault_in(name) for name in named_distributions(install_command(extra))] == ["", ""]
 
 
-def test_every_place_names_it() -> None:
+def test_every_mention_uses_the_distribution_name() -> None:
     found = [(file, name) for file, text in _tracked_texts() for name in named_distributions(text)]
     wrong = [(file, fault) for file, name in found if (fault := fault_in(name))]
     assert not wrong
@@ -92,7 +92,7 @@ def test_a_wrong_name_is_found(text: str) -> None:
     assert any(fault_in(name) for name in named_distributions(text))
 
 
-def test_doctor_warns_of_the_other_distribution(home: House, tmp_path: Path) -> None:
+def test_doctor_warns_of_the_other_distribution(home: IsolatedHome, tmp_path: Path) -> None:
     """The foreign distribution in the same environment is reported with the commands that repair it."""
     assert "another project" not in home.call("doctor", "--area", "installation").stdout
     metadata = tmp_path / f"{FOREIGN_DISTRIBUTION}-0.5.1.dist-info"
@@ -104,7 +104,7 @@ def test_doctor_warns_of_the_other_distribution(home: House, tmp_path: Path) -> 
     assert "pip uninstall holdfast, then pip install --force-reinstall holdfast-agent" in done.stdout
 
 
-def test_an_overwritten_package_is_reported_in_a_sentence(tmp_path: Path) -> None:
+def test_an_overwritten_package_is_a_one_line_error(tmp_path: Path) -> None:
     """Both distributions install `holdfast/__init__.py`; the commands say so instead of failing with a traceback."""
     package = tmp_path / "holdfast"
     package.mkdir()

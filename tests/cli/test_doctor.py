@@ -1,14 +1,14 @@
-"""`holdfast doctor`: what it prints, and what it leaves to the server."""
+"""`holdfast doctor`: output of the local checks and of the checks of the server."""
 
 import msgspec
 from click.testing import CliRunner
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from holdfast.cli.click_group import holdfast
 from holdfast.domain.doctor import Health
 
 
-def test_what_is_wrong_is_told_with_what_to_do(home: House) -> None:
+def test_problems_are_listed_with_remedies(home: IsolatedHome) -> None:
     (home.work / "holdfast.toml").write_text('[options]\nmax_steps = "many"\n')
     done = home.call("doctor")
     assert done.returncode == 1
@@ -25,13 +25,13 @@ def test_what_is_wrong_is_told_with_what_to_do(home: House) -> None:
     assert [item.area for item in health.findings if item.area == "data directory" and item.severity != "ok"] == []
 
 
-def test_one_area_alone(home: House) -> None:
+def test_one_area_alone(home: IsolatedHome) -> None:
     done = home.call("doctor", "--area", "search tools", "--json")
     assert done.returncode == 0
     assert {item["area"] for item in msgspec.json.decode(done.stdout)["findings"]} == {"search tools"}
 
 
-def test_without_a_place_for_the_socket(alone: House) -> None:
+def test_an_unusable_socket_directory(alone: IsolatedHome) -> None:
     """What keeps the server from starting is found without it."""
     place = alone.home / "r" / "holdfast"
     place.mkdir()
@@ -42,16 +42,16 @@ def test_without_a_place_for_the_socket(alone: House) -> None:
     assert alone.server_process() is None
 
 
-def test_a_data_directory_that_is_none(alone: House) -> None:
+def test_a_data_directory_that_is_a_file(alone: IsolatedHome) -> None:
     file = alone.home / "file"
     file.touch()
     done = alone.call("doctor", "--data-dir", str(file))
     assert done.returncode == 1
     assert f"{file} is a file." in done.stdout
-    assert "→ Move it away" in done.stdout
+    assert "→ Move it, or" in done.stdout
 
 
-def test_a_server_that_cannot_start(alone: House) -> None:
+def test_a_server_that_cannot_start(alone: IsolatedHome) -> None:
     """Its last words are lines, as it said them."""
     place = alone.home / "broken"
     place.mkdir(mode=0o700)
@@ -63,14 +63,14 @@ def test_a_server_that_cannot_start(alone: House) -> None:
     assert "\\n" not in done.stdout
 
 
-def test_nobody_at_the_address(alone: House) -> None:
+def test_no_server_at_the_address(alone: IsolatedHome) -> None:
     done = alone.call("doctor", "--host", f"unix://{alone.home}/nobody")
     assert done.returncode == 1
     assert "No Holdfast server answers" in done.stdout
     assert "holdfast serve" in done.stdout
 
 
-def test_help_teaches_these_too() -> None:
+def test_help_contains_examples_of_doctor() -> None:
     for name in ("doctor", "stats", "acp"):
         said = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
         assert f"\n    holdfast {name}" in said

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` says and exits with, for each severity and each way in which the server cannot be asked."""
+"""Output and exit code of `holdfast doctor` for each severity and each connection error."""
 
 import json
 import os
@@ -29,19 +29,19 @@ class Server:
         self._environment = {"HOME": str(top), "XDG_RUNTIME_DIR": str(top / "r"), "HOLDFAST_DATA_DIR": str(top / "d")}
         (top / "r").mkdir(mode=0o700)
         patch.chdir(top)
-        patch.setattr(ServerConnection, "enter", self._enter)
-        patch.setattr(ServerConnection, "ask", self._ask)
+        patch.setattr(ServerConnection, "open", self._open)
+        patch.setattr(ServerConnection, "request", self._request)
         patch.setattr(ServerConnection, "path", lambda _, *names: "/".join(names))
         patch.setattr(ServerConnection, "close", self._close)
 
-    def _enter(self, *_: object) -> None:
+    def _open(self, *_: object) -> None:
         if self.error is not None:
             raise self.error
 
     def _close(self, *_: object) -> None:
         self.closed += 1
 
-    def _ask(self, answer: type, method: str, path: str, **more: object) -> object:
+    def _request(self, answer: type, method: str, path: str, **more: object) -> object:
         if answer is VersionInfo:
             return VersionInfo(self.version, "", "", "", "", 1, 7)
         self.queries.append(more.get("query"))
@@ -64,15 +64,15 @@ ERROR = Finding("settings", "error", "broken", file="/g")
 @pytest.mark.parametrize(
     ("findings", "code", "last"),
     [
-        ((OK,), 0, "All is well."),
-        ((OK, NOTE), 0, "All is well."),
+        ((OK,), 0, "No problems."),
+        ((OK, NOTE), 0, "No problems."),
         ((OK, WARNING), 0, "1 warning."),
         ((ERROR,), 1, "1 error."),
         ((ERROR, ERROR, WARNING), 1, "2 errors and 1 warning."),
         ((WARNING, WARNING), 0, "2 warnings."),
     ],
 )
-def test_the_exit_code_and_the_sum(server: Server, findings: tuple[Finding, ...], code: int, last: str) -> None:
+def test_the_exit_code_and_the_summary(server: Server, findings: tuple[Finding, ...], code: int, last: str) -> None:
     server.findings = findings
     done = server.call()
     assert done.exit_code == code
@@ -81,7 +81,7 @@ def test_the_exit_code_and_the_sum(server: Server, findings: tuple[Finding, ...]
     assert server.call("--json").exit_code == code
 
 
-def test_a_finding_has_its_place_and_what_to_do(server: Server) -> None:
+def test_a_finding_has_a_location_and_a_remedy(server: Server) -> None:
     server.findings = (WARNING, ERROR)
     lines = server.call().stdout.splitlines()
     width = len("installation") if any(line.startswith("installation") for line in lines) else len("settings")
@@ -94,9 +94,7 @@ def test_a_finding_has_its_place_and_what_to_do(server: Server) -> None:
     ("areas", "shown", "code"),
     [((), {"hooks", "settings"}, 1), (("hooks",), {"hooks"}, 0), (("settings",), {"settings"}, 1)],
 )
-def test_only_the_areas_that_are_wanted_count(
-    server: Server, areas: tuple[str, ...], shown: set[str], code: int
-) -> None:
+def test_only_selected_areas_count(server: Server, areas: tuple[str, ...], shown: set[str], code: int) -> None:
     server.findings = (WARNING, ERROR)
     done = server.call("--json", *(word for area in areas for word in ("--area", area)))
     found = {item["area"] for item in json.loads(done.stdout)["findings"]} - {"server", "socket", "installation"}
@@ -108,18 +106,16 @@ def test_only_the_areas_that_are_wanted_count(
     ("error", "advice"),
     [
         (VersionMismatch("It is older."), ""),
-        (StartFailed("It did not start."), "holdfast logs shows what it said."),
-        (Unreachable("Nobody."), "Look at the address, and whether a server runs there: holdfast serve."),
-        (TimedOut("Late."), "Look at holdfast logs; holdfast server stop --force"),
-        (ConnectionLost("Cut."), "Look at holdfast logs; holdfast server stop --force"),
-        (ServerProblem(500, "Broken."), "Look at holdfast logs; holdfast server stop --force"),
+        (StartFailed("It did not start."), "See its output: holdfast logs."),
+        (Unreachable("Nobody."), "Check the address, and that a server is running there: holdfast serve."),
+        (TimedOut("Late."), "See holdfast logs. After holdfast server stop --force"),
+        (ConnectionLost("Cut."), "See holdfast logs. After holdfast server stop --force"),
+        (ServerProblem(500, "Broken."), "See holdfast logs. After holdfast server stop --force"),
         (HoldfastError("Something."), ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, HoldfastError) else "",
 )
-def test_a_server_that_cannot_be_asked_is_an_error_with_advice(
-    server: Server, error: HoldfastError, advice: str
-) -> None:
+def test_an_unreachable_server_is_an_error_with_a_remedy(server: Server, error: HoldfastError, advice: str) -> None:
     server.error = error
     done = server.call("--json")
     assert done.exit_code == 1

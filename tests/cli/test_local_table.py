@@ -53,7 +53,7 @@ AT_H = {"type": "http", "url": "http://h/"}
 ROWS = (
     # Settings
     Row("config show", out='options.max_steps = 7\nmcp.mine.command = "true"', without="config.toml"),
-    Row("config", out="options.max_steps = 7\n", err="no effect until you trust it"),
+    Row("config", out="options.max_steps = 7\n", err="no effect until it is trusted"),
     Row("config show --origin", out="/config.toml:2\n"),
     Row("config show --all", out="\noptions.data_directory = "),
     Row("config show --json", keys="options mcp models"),
@@ -61,7 +61,7 @@ ROWS = (
     Row("config get options.max_steps", out="7\n"),
     Row("config get models.large.model", out="m\n", without='"'),
     Row("config get models.large.model --json", out='"m"\n'),
-    Row("config get nothing.at.all", 4, err="is not a key that is known"),
+    Row("config get nothing.at.all", 4, err="is not a known key"),
     Row(
         "config set options.max_steps 9", err="options.max_steps is set in", user={**USER, "options": {"max_steps": 9}}
     ),
@@ -82,7 +82,7 @@ ROWS = (
     Row("config unset options.debug", 4, err="is not set"),
     Row("config edit", 4, err="no-editor cannot be started"),
     Row("config edit --project", 4, err="no-editor cannot be started"),
-    Row("config check", err="2 files, nothing wrong."),
+    Row("config check", err="2 files, no problems."),
     Row("config check --json", out="[]"),
     Row("config schema", keys="$schema $ref $defs title"),
     Row("config path", out="* project "),
@@ -91,22 +91,22 @@ ROWS = (
     Row("config path --json", keys="path kind is_there"),
     # Trust
     Row("trust --show", err="is not trusted."),
-    Row("trust", 2, err="Say --yes"),
+    Row("trust", 2, err="Use --yes"),
     Row("trust --yes", err="is trusted, until"),
     Row("trust --revoke", err="was not trusted."),
     Row("trust . --show", out='! mcp.theirs.command = "false"'),
-    Row("trust --show --yes", 2, err="do not go together"),
-    Row("trust --revoke --yes", 2, err="do not go together"),
-    Row("trust --show --revoke", 2, err="do not go together"),
+    Row("trust --show --yes", 2, err="cannot be combined"),
+    Row("trust --revoke --yes", 2, err="cannot be combined"),
+    Row("trust --show --revoke", 2, err="cannot be combined"),
     # Servers of tools
     Row("mcp add new -- x", err="new is set in", user=user(new=RUNS_X)),
     Row("mcp add new -- x -a b", err="new is set", user=user(new={**RUNS_X, "args": ["-a", "b"]})),
-    Row("mcp add new --project -- x", err="no effect until you trust this project", project=project(new=RUNS_X)),
+    Row("mcp add new --project -- x", err="no effect until this project is trusted", project=project(new=RUNS_X)),
     Row("mcp add new --url http://h/", err="new is set", user=user(new=AT_H)),
     Row("mcp add new --url http://h/ --type sse", err="is set", user=user(new={**AT_H, "type": "sse"})),
     Row("mcp add new --type stdio -- x", err="is set", user=user(new=RUNS_X)),
-    Row("mcp add new --type stdio --url http://h/", 2, err="an address is of the type http or sse"),
-    Row("mcp add new --type http -- x", 2, err="A command is of the type stdio"),
+    Row("mcp add new --type stdio --url http://h/", 2, err="a URL has the type http or sse"),
+    Row("mcp add new --type http -- x", 2, err="A command has the type stdio"),
     Row(
         "mcp add new --env A=1 --env B=a=b -- x", err="is set", user=user(new={**RUNS_X, "env": {"A": "1", "B": "a=b"}})
     ),
@@ -121,26 +121,28 @@ ROWS = (
     Row(f"mcp add new --url http://h/?api_key={KEY}", 4, err="A key on a command line"),
     Row(f"mcp add new -- x --api-key={KEY}", 4, err="A key on a command line"),
     Row("mcp add new --env 'A_KEY=$OTHER' -- x", err="is set", user=user(new={**RUNS_X, "env": {"A_KEY": "$OTHER"}})),
-    Row("mcp add mine -- x", 4, err="There is a server called mine"),
+    Row("mcp add mine -- x", 4, err="mine is already set in"),
     Row("mcp add theirs -- x", err="theirs is set in", user=user(theirs=RUNS_X)),
     Row(f"mcp add {'n' * 40} -- x", err="is set", user=user(**{"n" * 40: RUNS_X})),
     Row(f"mcp add {'n' * 41} -- x", 4, err="at most 40"),
     Row("mcp add a-b_c1 -- x", err="is set", user=user(**{"a-b_c1": RUNS_X})),
     Row("mcp add a.b -- x", 4, err="letters, digits"),
     Row("mcp add é -- x", 4, err="letters, digits"),
-    Row("mcp disable mine", err="switched off in", user=user(mine={"command": "true", "disabled": True})),
-    Row("mcp enable mine", err="switched on in", user=user(mine={"command": "true", "disabled": False})),
-    Row("mcp disable mine --project", 0, err="switched off", project=project(mine={"disabled": True})),
-    Row("mcp enable theirs --project", err="on", project=project(theirs={"command": "false", "disabled": False})),
-    Row("mcp enable nobody", 4, err="There is no server called nobody. There is: mine."),
-    Row("mcp disable nobody --project", 4, err="There is no server called nobody."),
+    Row("mcp disable mine", err="disabled in", user=user(mine={"command": "true", "disabled": True})),
+    Row("mcp enable mine", err="enabled in", user=user(mine={"command": "true", "disabled": False})),
+    Row("mcp disable mine --project", 0, err="disabled", project=project(mine={"disabled": True})),
+    Row(
+        "mcp enable theirs --project", err="is enabled", project=project(theirs={"command": "false", "disabled": False})
+    ),
+    Row("mcp enable nobody", 4, err="There is no server nobody. Configured: mine."),
+    Row("mcp disable nobody --project", 4, err="There is no server nobody."),
     Row("mcp remove mine", err="mine is no longer in", user={"options": USER["options"]}),
-    Row("mcp remove theirs", 4, err="speaks of it (--project)"),
+    Row("mcp remove theirs", 4, err="(--project)."),
     Row("mcp remove theirs --project", err="no longer in", project={"models": PROJECT["models"]}),
     # Keys
-    Row("login", 2, err="Name the provider"),
+    Row("login", 2, err="Give a provider"),
     Row("login openai", stdin=f"{KEY}\n", err="The key of openai is stored in"),
-    Row("login openai", 4, err="No key came"),
+    Row("login openai", 4, err="No key was given"),
     Row(f"login openai {KEY}", 2, err="A key on a command line", without=KEY),
     Row("login --list", err="No provider has a key yet"),
     Row("login --json", out="[]\n"),
@@ -150,7 +152,7 @@ ROWS = (
     Row("models --json", keys="providers problem"),
     Row("models --all", out="anthropic"),
     Row("models sonnet", out="sonnet"),
-    Row("models nothing-is-called-so", 1, err="Nothing is called nothing-is-called-so."),
+    Row("models nothing-is-called-so", 1, err="No model matches nothing-is-called-so."),
     # What is shown
     Row("prompt", out="/w"),
     Row("prompt --json", keys="directory platform date git context notes trailer"),
@@ -210,7 +212,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.line)
-def test_a_command_does_what_its_options_say(row: Row, home: Home) -> None:
+def test_a_command_with_its_options(row: Row, home: Home) -> None:
     done = CliRunner().invoke(
         holdfast, shlex.split(row.line), input=row.stdin, env=home.environment, prog_name="holdfast"
     )

@@ -1,4 +1,4 @@
-"""`holdfast login` and `logout`: a key goes in and is never seen again."""
+"""`holdfast login` and `logout`: a key is stored and never printed."""
 
 import os
 import pty
@@ -43,15 +43,20 @@ def test_a_key_is_not_an_argument(place: Commands) -> None:
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [("", "No key came"), (" \n", "No key came"), ("two words", "A key is one word"), ("x\ny", "A key is one word")],
+    [
+        ("", "No key was given"),
+        (" \n", "No key was given"),
+        ("two words", "A key is one word"),
+        ("x\ny", "A key is one word"),
+    ],
 )
-def test_what_is_no_key_is_refused(place: Commands, key: str, said: str) -> None:
+def test_an_invalid_key_is_refused(place: Commands, key: str, said: str) -> None:
     done = place.call("login", "openai", stdin=key)
     assert done.exit_code == 4
     assert said in done.stderr
 
 
-def test_a_provider_may_be_called_by_its_other_names(place: Commands) -> None:
+def test_a_provider_is_found_by_its_aliases(place: Commands) -> None:
     for name, id in (("OpenAI", "openai"), ("google", "gemini")):
         assert f"The key of {id} is stored" in place.call("login", name, stdin=CANARY).stderr
         assert stored(place, id) == CANARY
@@ -62,14 +67,14 @@ def test_a_provider_may_be_called_by_its_other_names(place: Commands) -> None:
     assert stored(place, "OpenAI") == CANARY
 
 
-def test_a_provider_nobody_knows_gets_a_hint(place: Commands) -> None:
+def test_an_unknown_provider_gets_a_hint(place: Commands) -> None:
     assert "providers.mine" in place.call("login", "mine", stdin=CANARY).stderr
     assert "Did you mean anthropic?" in place.call("login", "antropic", stdin=CANARY).stderr
     place.user("[providers.mine]\nbase_url = 'http://x'\n")
     assert "No provider" not in place.call("login", "mine", stdin=CANARY).stderr
 
 
-def test_the_list_tells_where_keys_come_from(place: Commands) -> None:
+def test_the_list_shows_the_origin_of_keys(place: Commands) -> None:
     assert "No provider has a key yet" in place.call("login", "--list").stderr
     place.environment["ANTHROPIC_API_KEY"] = CANARY
     place.user(f"[providers.one]\napi_key = '{CANARY}'\n[providers.two]\napi_key = '$ANTHROPIC_API_KEY'\n")
@@ -88,18 +93,18 @@ def test_the_list_tells_where_keys_come_from(place: Commands) -> None:
     }
 
 
-def test_logout_tells_of_other_keys(place: Commands) -> None:
+def test_logout_reports_other_keys(place: Commands) -> None:
     place.environment["OPENAI_API_KEY"] = CANARY
     place.say("login", "openai", stdin=CANARY)
     assert "variable OPENAI_API_KEY" in place.call("logout", "openai").stderr
 
 
-def test_which_provider_is_needed(place: Commands) -> None:
+def test_the_provider_is_required(place: Commands) -> None:
     done = place.call("login")
-    assert (done.exit_code, "Name the provider" in done.stderr) == (2, True)
+    assert (done.exit_code, "Give a provider" in done.stderr) == (2, True)
 
 
-def test_what_is_typed_is_not_shown(place: Commands) -> None:
+def test_typed_keys_are_not_echoed(place: Commands) -> None:
     """On a real terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -128,7 +133,7 @@ def test_what_is_typed_is_not_shown(place: Commands) -> None:
     assert stored(place, "openai") == CANARY
 
 
-def test_no_process_list_has_the_key(place: Commands) -> None:
+def test_the_key_is_not_in_the_process_list(place: Commands) -> None:
     """While it is read from a pipe, and while a command of the settings is run with it in its environment."""
     look = place.write(
         place.home / "look.sh", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' > \"$LIST\"\necho k\n"

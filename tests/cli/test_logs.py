@@ -1,4 +1,4 @@
-"""`holdfast logs --follow`: what is added, a log that is turned over, cut, or away for a moment."""
+"""`holdfast logs --follow`: appended lines, and a log that is rotated, truncated or temporarily missing."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Log:
                 raise KeyboardInterrupt
             left.pop(0)()
 
-        patch.setattr("holdfast.cli.server_connection.wait_quietly", pause)
+        patch.setattr("holdfast.cli.server_connection.sleep", pause)
         return CliRunner().invoke(holdfast, ["logs", "--data-dir", str(self.data), *arguments])
 
     def add(self, text: str) -> None:
@@ -51,27 +51,27 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "d")
 
 
-def test_without_follow_it_ends(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_follow_the_command_ends(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     done = log.call(monkeypatch)
     assert (done.exit_code, done.stdout) == (0, "one\ntwo\n")
 
 
-def test_ctrl_c_ends_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_following(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     done = log.call(monkeypatch, "-f")
     assert (done.exit_code, done.stdout, done.stderr) == (130, "one\ntwo\n", "")
 
 
-def test_what_is_added_is_shown_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appended_lines_are_shown_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (lambda: log.add("thr"), lambda: log.add("ee\n"), lambda: None)
     assert log.call(monkeypatch, "--follow", "-n", "1", steps=steps).stdout == "two\nthree\n"
 
 
-def test_a_log_that_is_turned_over_is_followed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotated_log_is_followed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (log.turn_over, lambda: log.add("newer\n"))
     assert log.call(monkeypatch, "-f", steps=steps).stdout == "one\ntwo\nnew\nnewer\n"
 
 
-def test_what_was_written_before_it_was_turned_over_is_not_lost(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_before_a_rotation_are_not_lost(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     def last_words() -> None:
         log.add("last\n")
         log.turn_over()
@@ -79,17 +79,17 @@ def test_what_was_written_before_it_was_turned_over_is_not_lost(log: Log, monkey
     assert log.call(monkeypatch, "-f", steps=(last_words,)).stdout == "one\ntwo\nlast\nnew\n"
 
 
-def test_a_log_that_is_cut_is_read_from_its_beginning(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_log_is_read_from_its_beginning(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.call(monkeypatch, "-f", steps=(log.cut,)).stdout == "one\ntwo\ncut\n"
 
 
-def test_a_log_that_is_away_for_a_moment_is_waited_for(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_log_is_awaited(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (log.remove, lambda: None, lambda: log.file.write_text("back\n"))
     assert log.call(monkeypatch, "-f", steps=steps).stdout == "one\ntwo\nback\n"
 
 
-def test_no_log_is_a_sentence(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_log_is_a_one_line_error(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.remove()
     done = log.call(monkeypatch)
     assert (done.exit_code, done.stdout) == (4, "")
-    assert done.stderr == f"holdfast: There is no log to read at {log.file}: No such file or directory.\n"
+    assert done.stderr == f"holdfast: The log {log.file} cannot be read: No such file or directory.\n"

@@ -1,4 +1,4 @@
-"""`holdfast models`: what it shows, finds and advises. No server of ours is needed for it."""
+"""`holdfast models`: lists, searches and hints. It needs no Holdfast server."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli.models import command, waiting
+from holdfast.cli.models import command, progress_dots
 from holdfast.providers.model_discovery import LOCAL_SERVERS
 
 
@@ -94,16 +94,16 @@ def home(tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path, silent)
 
 
-def test_without_a_key_it_says_what_to_do(home: Home) -> None:
+def test_without_a_key_a_hint_is_printed(home: Home) -> None:
     result = home.call()
     assert result.exit_code == 0
     assert "* tour" in result.stdout
-    assert "there is no model behind it" in result.stdout
+    assert "scripted; no real model" in result.stdout
     assert "holdfast login" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_what_can_be_used_is_listed_with_what_it_costs(home: Home) -> None:
+def test_usable_models_are_listed_with_prices(home: Home) -> None:
     home.environment["GROQ_API_KEY"] = "canary"
     result = home.call()
     assert result.stderr == ""
@@ -128,20 +128,20 @@ def test_a_term_finds_models_of_all_providers(home: Home) -> None:
     assert "gpt-oss" in home.call("GROQ").stdout
 
 
-def test_a_term_that_fits_nothing_names_what_is_close(home: Home) -> None:
+def test_a_term_without_matches_suggests_similar_names(home: Home) -> None:
     result = home.call("sonet")
     assert result.exit_code == 1
     assert result.stdout == ""
     assert "sonnet" in result.stderr
 
 
-def test_all_of_them(home: Home) -> None:
+def test_all_providers_are_listed(home: Home) -> None:
     names = [view["id"] for view in home.told("--all")["providers"]]
     assert names[0] == "anthropic"
     assert {"ollama", "lmstudio", "demo", "bedrock"} <= set(names)
 
 
-def test_json_tells_all_facts(home: Home) -> None:
+def test_json_contains_all_details(home: Home) -> None:
     home.environment["GROQ_API_KEY"] = "canary"
     told = home.told()
     assert told["large"]["provider"] == "groq"
@@ -153,7 +153,7 @@ def test_json_tells_all_facts(home: Home) -> None:
     assert "canary" not in json.dumps(told)
 
 
-def test_settings_choose(home: Home) -> None:
+def test_settings_select_the_models(home: Home) -> None:
     home.environment["GROQ_API_KEY"] = "k"
     home.settings.write_text(
         """
@@ -172,7 +172,7 @@ def test_settings_choose(home: Home) -> None:
     assert told["providers"][0]["models"][0]["context_window"] == 12_345
 
 
-def test_a_choice_that_cannot_be_kept_is_explained(home: Home) -> None:
+def test_an_unusable_selection_is_explained(home: Home) -> None:
     home.environment["GROQ_API_KEY"] = "k"
     home.settings.write_text('[models.large]\nprovider = "grok-cloud"\nmodel = "x"\n')
     result = home.call()
@@ -181,7 +181,7 @@ def test_a_choice_that_cannot_be_kept_is_explained(home: Home) -> None:
     assert "There is no provider" in home.told()["problem"]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_nobody_takes_its_place(home: Home) -> None:
+def test_an_unreadable_settings_file_is_reported_without_a_fallback(home: Home) -> None:
     home.settings.write_text("[models.large\n")
     result = home.call()
     assert f"models.large: {home.settings}:1: this is not TOML" in result.stderr
@@ -227,8 +227,8 @@ def test_a_refresh_lists_the_catalogue_if_no_server_answers(home: Home, silent: 
     assert home.told("--refresh")["providers"] == home.told()["providers"]
 
 
-def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.models._SECOND", 0.001)
+def test_progress_dots_are_printed_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.models._DOT_INTERVAL", 0.001)
     told: list[str] = []
     third = threading.Event()
 
@@ -244,13 +244,13 @@ def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) 
             return size
 
     monkeypatch.setattr("sys.stderr", Terminal())
-    with waiting("Fetching"):
+    with progress_dots("Fetching"):
         assert third.wait(20)
     assert "".join(told).startswith("Fetching ...")
     assert "".join(told).endswith("\n")
 
 
-def test_names_from_elsewhere_cannot_move_the_cursor(home: Home) -> None:
+def test_names_of_models_cannot_control_the_terminal(home: Home) -> None:
     home.settings.write_text(
         '[providers.bad]\nbase_url = "http://127.0.0.1:9"\n[[providers.bad.models]]\nid = "a\\u001b[2J"\n'
     )
@@ -259,7 +259,7 @@ def test_names_from_elsewhere_cannot_move_the_cursor(home: Home) -> None:
     assert "a\\x1b[2J" in result.output
 
 
-def test_it_starts_light() -> None:
+def test_the_command_imports_little() -> None:
     """Neither a provider's library nor the catalogue's maker is loaded for a list."""
     script = "import sys, holdfast.cli.models; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

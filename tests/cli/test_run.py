@@ -1,4 +1,4 @@
-"""`holdfast run` as scripts see it: real processes, a real server, the built-in scripted model."""
+"""`holdfast run` in scripts: real processes, a real server, the built-in scripted model."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.house import PATIENCE, House, Process, shown_on
+from cli.isolated_home import PATIENCE, IsolatedHome, Process, shown_on
 from holdfast.cli.click_group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
@@ -29,19 +29,19 @@ def _ended(process: Process) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-def test_the_answer_is_all_there_is_on_stdout(home: House) -> None:
+def test_stdout_contains_only_the_answer(home: IsolatedHome) -> None:
     """C-30: exactly the final text, once, and a newline; stderr is silent where nobody looks."""
     done = home.call("run", "words=5", "think", "tool=ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
 
 
-def test_a_stream_is_the_same_text(home: House) -> None:
+def test_a_stream_is_the_same_text(home: IsolatedHome) -> None:
     """C-30, whether or not the deltas were shown."""
     done = home.call("run", "--stream", "words=5 think pause=1")
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
 
 
-def test_a_server_is_started_if_there_is_none(alone: House) -> None:
+def test_a_server_is_started_if_there_is_none(alone: IsolatedHome) -> None:
     assert alone.say("run", "words=5") == ANSWER
     assert alone.server_process() is not None
     assert alone.say("run", "words=5") == ANSWER
@@ -50,14 +50,14 @@ def test_a_server_is_started_if_there_is_none(alone: House) -> None:
     assert alone.server_process() is None
 
 
-def test_stdin_stands_before_the_arguments(home: House) -> None:
+def test_stdin_is_placed_before_the_arguments(home: IsolatedHome) -> None:
     run_id = home.say("run", "--detach", "and", "the rest", stdin="first\nlines\n")
     assert home.run_of(run_id).prompt == "first\nlines\n\nand the rest"
     alone = home.say("run", "--detach", stdin="only this")
     assert home.run_of(alone).prompt == "only this"
 
 
-def test_a_git_repository_does_not_change_the_answer(home: House) -> None:
+def test_a_git_repository_does_not_change_the_answer(home: IsolatedHome) -> None:
     """The state of the work tree goes to the model with the prompt, not in place of it."""
     place = home.work / "repository"
     place.mkdir()
@@ -70,7 +70,7 @@ def test_a_git_repository_does_not_change_the_answer(home: House) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
 
 
-def test_json_is_one_event_a_line(home: House) -> None:
+def test_json_is_one_event_a_line(home: IsolatedHome) -> None:
     said = home.say("run", "--json", "--run-id", "as-json", "words=5")
     events = [msgspec.json.decode(line) for line in said.splitlines()]
     assert {event["type"] for event in events} >= {"run", "message", "message_part", "run_complete"}
@@ -79,7 +79,7 @@ def test_json_is_one_event_a_line(home: House) -> None:
     assert sum(event["type"] == "run_complete" for event in events) == 1
 
 
-def test_a_failure_is_1(home: House) -> None:
+def test_a_failure_exits_with_1(home: IsolatedHome) -> None:
     done = home.call("run", "please fail")
     assert (done.returncode, done.stdout) == (1, "")
     assert "asked to fail" in done.stderr
@@ -103,20 +103,20 @@ def test_a_failure_is_1(home: House) -> None:
         ("--no-such-option",),
     ],
 )
-def test_wrong_usage_is_2(arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(holdfast, ["run", *arguments])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "Error: " in done.stderr
 
 
-def test_wrong_usage_of_a_process_is_2(home: House) -> None:
+def test_wrong_usage_of_a_process_exits_with_2(home: IsolatedHome) -> None:
     done = home.call("run", "--timeout", "soon", "x")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Usage: holdfast run" in done.stderr
 
 
 @pytest.mark.parametrize("line", ["yes | {} run x", "{} run x --attach /dev/zero"])
-def test_what_has_no_end_is_not_read_to_it(line: str) -> None:
+def test_endless_input_is_limited(line: str) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", line.format(f"{sys.executable} -m holdfast")],
         stdin=subprocess.DEVNULL,
@@ -128,7 +128,7 @@ def test_what_has_no_end_is_not_read_to_it(line: str) -> None:
     assert b"larger than 24 MiB" in done.stderr
 
 
-def test_a_refusal_is_4(home: House) -> None:
+def test_a_refusal_exits_with_4(home: IsolatedHome) -> None:
     """C-28: the message of the error body, with the status."""
     done = home.call("run", "--session", "nowhere", "x")
     assert (done.returncode, done.stdout) == (4, "")
@@ -139,7 +139,7 @@ def test_a_refusal_is_4(home: House) -> None:
     assert "No Holdfast server answers" in done.stderr
 
 
-def test_a_prompt_that_is_refused_leaves_no_session_behind(home: House) -> None:
+def test_a_refused_prompt_leaves_no_session(home: IsolatedHome) -> None:
     """Most of it is zeros, each of which takes six bytes on the wire."""
     place = home.home / "refused"
     place.mkdir()
@@ -149,14 +149,14 @@ def test_a_prompt_that_is_refused_leaves_no_session_behind(home: House) -> None:
     assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
 
 
-def test_a_prompt_that_begins_with_a_dash(home: House) -> None:
+def test_a_prompt_that_begins_with_a_dash(home: IsolatedHome) -> None:
     done = home.call("run", "-5 + 3")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "stands behind --" in done.stderr
+    assert "Put -- before" in done.stderr
     assert home.say("run", "--", "-5 words=2") == "word1 word2"
 
 
-def test_a_session_goes_on(home: House) -> None:
+def test_a_session_is_continued(home: IsolatedHome) -> None:
     place = home.home / "goes-on"
     place.mkdir()
     for more in ([], ["--continue"], ["--continue"]):
@@ -166,7 +166,7 @@ def test_a_session_goes_on(home: House) -> None:
     assert home.say("run", "--cwd", str(place), "--session", sessions[0]["id"], "words=5") == ANSWER
 
 
-def test_a_run_id_asks_once(home: House) -> None:
+def test_a_run_id_is_submitted_once(home: IsolatedHome) -> None:
     place = str(home.work)
     for _ in range(2):
         assert home.say("run", "--cwd", place, "--session", _session(home), "--run-id", "once", "words=5") == ANSWER
@@ -175,7 +175,7 @@ def test_a_run_id_asks_once(home: House) -> None:
     assert "(409)" in done.stderr
 
 
-def test_a_run_id_asks_once_also_without_a_session(home: House) -> None:
+def test_a_run_id_is_submitted_once_without_a_session(home: IsolatedHome) -> None:
     """Who repeats a command gets the first answer, and leaves no empty session behind."""
     place = home.home / "repeated"
     place.mkdir()
@@ -186,7 +186,7 @@ def test_a_run_id_asks_once_also_without_a_session(home: House) -> None:
     assert len(msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place)))) == 1
 
 
-def _session(home: House) -> str:
+def _session(home: IsolatedHome) -> str:
     """One session for those who share it."""
     marker = home.home / "session"
     if not marker.exists():
@@ -195,14 +195,14 @@ def _session(home: House) -> str:
     return marker.read_text("utf-8")
 
 
-def test_files_go_along(home: House) -> None:
+def test_files_are_attached(home: IsolatedHome) -> None:
     (home.work / "note.txt").write_text("something to read", "utf-8")
     run_id = home.say("run", "--detach", "--attach", "note.txt", "words=1")
     (note,) = home.run_of(run_id).attachments
     assert (note.file_name, note.mime_type, note.size) == ("note.txt", "text/plain", 17)
 
 
-def test_models_are_chosen_for_the_workspace(home: House) -> None:
+def test_models_are_selected_for_the_workspace(home: IsolatedHome) -> None:
     assert home.say("run", "--model", "tour", "--small-model", "demo/tour", "words=5") == ANSWER
     done = home.call("run", "--model", "nobody-knows", "words=5")
     assert done.returncode == 4
@@ -210,7 +210,7 @@ def test_models_are_chosen_for_the_workspace(home: House) -> None:
     assert len(done.stderr) < 200, "it is a sentence, not the list"
 
 
-def test_ctrl_c_cancels_the_run(home: House) -> None:
+def test_ctrl_c_cancels_the_run(home: IsolatedHome) -> None:
     """C-48: the run ends, cancelled, and what it had said ends its line."""
     process = home.start("run", "--stream", "--run-id", "stopped", LONG)
     _first(process)
@@ -221,7 +221,7 @@ def test_ctrl_c_cancels_the_run(home: House) -> None:
     assert home.run_of("stopped").outcome == "cancelled"
 
 
-def test_two_signals_at_once_cancel_the_run(home: House) -> None:
+def test_two_signals_at_once_cancel_the_run(home: IsolatedHome) -> None:
     """C-48: `timeout` sends two. Whoever leaves at the second does so after the first."""
     process = home.start("run", "--stream", "--run-id", "twice", LONG)
     _first(process)
@@ -231,7 +231,7 @@ def test_two_signals_at_once_cancel_the_run(home: House) -> None:
     assert home.call("runs", "wait", "twice", "--timeout", "20").returncode == 130
 
 
-def test_a_hang_up_detaches(home: House) -> None:
+def test_a_hang_up_detaches(home: IsolatedHome) -> None:
     """C-48: closing the stream does not cancel; the answer is fetched later, from anywhere."""
     gate = home.work / "gate"
     os.mkfifo(gate)
@@ -246,19 +246,19 @@ def test_a_hang_up_detaches(home: House) -> None:
     assert done.stdout.endswith("word59 word60\n")
 
 
-def test_a_detached_run_is_fetched_later(home: House) -> None:
+def test_a_detached_run_is_fetched_later(home: IsolatedHome) -> None:
     run_id = home.say("run", "--detach", "words=5 pause=5")
     for _ in range(2):
         assert home.say("runs", "wait", run_id) == ANSWER
 
 
-def test_time_is_up(home: House) -> None:
+def test_a_timeout_cancels_the_run(home: IsolatedHome) -> None:
     done = home.call("run", "--timeout", "0.3", "--run-id", "late", LONG)
-    assert (done.returncode, done.stdout, done.stderr) == (124, "", "holdfast: timed out, and cancelled.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", "holdfast: timed out and cancelled.\n")
     assert home.run_of("late").outcome == "cancelled"
 
 
-def test_two_runs_at_once_in_one_session(home: House) -> None:
+def test_two_runs_at_once_in_one_session(home: IsolatedHome) -> None:
     """C-29, C-30: each ends with its own answer, though another run of the session fails beside them."""
     session = home.run_of(home.say("run", "--detach", "words=1")).session_id
     # A turn that failed leaves no answer between its prompt and the next: the model may see "failure words=3".
@@ -268,7 +268,7 @@ def test_two_runs_at_once_in_one_session(home: House) -> None:
         assert _ended(process)[:2] == wanted
 
 
-def test_a_reader_that_stalls_learns_the_end(home: House) -> None:
+def test_a_stalled_reader_receives_the_whole_answer(home: IsolatedHome) -> None:
     """C-46: stopped while the run goes on to its end, it still prints the whole answer."""
     process = home.start("run", "--stream", "--run-id", "stalled", "words=50 pause=5")
     first = _first(process)
@@ -279,7 +279,7 @@ def test_a_reader_that_stalls_learns_the_end(home: House) -> None:
     assert (code, first.decode() + out, err) == (0, answer + "\n", "")
 
 
-def test_a_reader_that_leaves_is_no_error(home: House) -> None:
+def test_a_closed_pipe_is_not_an_error(home: IsolatedHome) -> None:
     process = home.start("run", "--stream", LONG)
     _first(process)
     assert process.stdout is not None
@@ -289,7 +289,7 @@ def test_a_reader_that_leaves_is_no_error(home: House) -> None:
     assert process.wait(PATIENCE) == 141
 
 
-def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> None:
+def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: IsolatedHome) -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "run", "words=5 pause=40 think"],
@@ -311,18 +311,18 @@ import atexit, sys
 from holdfast.cli import main
 from holdfast.cli.run_client import run_prompt
 
-post = run_prompt._post
-def noted(*arguments, **more):
+submit = run_prompt._submit
+def report(*arguments, **more):
     print("sent", *sys.modules, file=sys.stderr)
-    return post(*arguments, **more)
-run_prompt._post = noted
+    return submit(*arguments, **more)
+run_prompt._submit = report
 atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
 sys.argv[0] = "holdfast"
 main.main()
 """
 
 
-def test_little_is_loaded_on_the_way(home: House) -> None:
+def test_run_imports_little(home: IsolatedHome) -> None:
     """Loading is most of the time of a short command: next to nothing before the prompt is on its way, and nothing of
     the server's afterwards.
     """

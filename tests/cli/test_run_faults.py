@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.house import PATIENCE, House
+from cli.isolated_home import PATIENCE, IsolatedHome
 from holdfast.cli import server_connection
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from holdfast.client.locate import find
 from holdfast.client.sync_client import SyncClient
 
 
-def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: House) -> None:
+def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: IsolatedHome) -> None:
     """C-46: kill -9 in the middle of a stream; never 0 without the answer."""
     server = alone.serve()
     process = alone.start("run", "--stream", "--run-id", "cut", "words=2000 pause=20")
@@ -31,14 +31,14 @@ def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: Hous
     server.wait(PATIENCE)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
-    assert b"interrupted: the server stopped" in err
+    assert b"interrupted, because the server stopped" in err
     assert out.endswith(b"\n")
     assert alone.server_process() not in (None, server.pid)
     assert alone.run_of("cut").outcome == "interrupted"
     assert alone.say("run", "words=2") == "word1 word2"
 
 
-def test_a_prompt_that_waits_goes_on_after_a_crash(alone: House) -> None:
+def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
     """C-46: it was stored, so it is answered, by the server that comes after."""
     server = alone.serve()
     first = alone.start("run", "--stream", "--run-id", "first", "words=2000 pause=20")
@@ -56,7 +56,7 @@ def test_a_prompt_that_waits_goes_on_after_a_crash(alone: House) -> None:
     assert first.returncode == 3
 
 
-def test_who_comes_from_another_environment_becomes_a_client(alone: House) -> None:
+def test_a_command_with_another_environment_uses_the_running_server(alone: IsolatedHome) -> None:
     """R8: cron has no XDG_RUNTIME_DIR, a desktop has. One data directory, one server, found by both; also its next."""
     server = alone.serve()
     elsewhere = alone.home / "e"
@@ -77,7 +77,7 @@ def test_who_comes_from_another_environment_becomes_a_client(alone: House) -> No
     assert msgspec.json.decode(alone.say("server", "--json")) == found
 
 
-def test_a_server_that_is_stopped_interrupts(alone: House) -> None:
+def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
     alone.serve()
     process = alone.start("run", "--stream", "words=2000 pause=20")
     assert process.stdout is not None
@@ -90,7 +90,7 @@ def test_a_server_that_is_stopped_interrupts(alone: House) -> None:
     assert (process.returncode, b"interrupted" in err) == (3, True)
 
 
-def test_a_second_signal_leaves_at_once(alone: House) -> None:
+def test_a_second_signal_exits_at_once(alone: IsolatedHome) -> None:
     """C-48: also while the server does not answer."""
     server = alone.serve()
     process = alone.start("run", "--verbose", "--stream", "words=2000 pause=20")
@@ -105,7 +105,7 @@ def test_a_second_signal_leaves_at_once(alone: House) -> None:
     server.send_signal(signal.SIGCONT)
 
 
-def test_time_is_up_also_before_the_prompt_is_accepted(alone: House) -> None:
+def test_the_timeout_applies_before_the_prompt_is_accepted(alone: IsolatedHome) -> None:
     """C-46: a server that hangs keeps nobody."""
     server = alone.serve()
     server.send_signal(signal.SIGSTOP)
@@ -115,7 +115,7 @@ def test_time_is_up_also_before_the_prompt_is_accepted(alone: House) -> None:
     assert "did not answer in time" in done.stderr
 
 
-def test_an_answer_that_cannot_be_written_is_no_success(alone: House) -> None:
+def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:
     """C-46: never 0 without the answer."""
     alone.serve()
     command = f"exec {sys.executable} -m holdfast run words=3 "
@@ -137,15 +137,15 @@ def test_an_answer_that_cannot_be_written_is_no_success(alone: House) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("run", "x"), ("run", "--json", "x"), ("sessions",), ("runs",), ("attach",)])
-def test_a_directory_that_is_gone_is_said_in_a_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_removed_directory_is_a_one_line_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
     command = f"rmdir {tmp_path} && exec {sys.executable} -P -m holdfast {' '.join(arguments)}"
     done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"The current directory is gone" in done.stderr
+    assert b"The current directory no longer exists" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
-def test_over_tcp_the_token_is_found_or_asked_for(alone: House) -> None:
+def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
     """R12: it is in the data directory of the server, which a command has to be told where it is not its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -154,11 +154,11 @@ def test_over_tcp_the_token_is_found_or_asked_for(alone: House) -> None:
     assert alone.say("run", "--host", host, "words=3") == "word1 word2 word3"
     done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "wants its token" in done.stderr
+    assert "requires its token" in done.stderr
     assert "--data-dir" in done.stderr
 
 
-def test_a_broken_stream_is_resumed_by_number(alone: House) -> None:
+def test_a_broken_stream_is_resumed_by_number(alone: IsolatedHome) -> None:
     """C-46: each connection breaks after a few hundred bytes of events; nothing is missed, nothing said twice."""
     alone.serve()
     place = str(alone.home / "p.sock")
@@ -232,7 +232,7 @@ def _pump(source: socket.socket, target: socket.socket, limit: int | None, break
 
 
 @pytest.mark.parametrize("body", [b"<html>secret</html>", b"", b'{"message": 7, "x": "secret"}'])
-def test_an_answer_that_makes_no_sense_is_not_echoed(alone: House, body: bytes) -> None:
+def test_an_invalid_response_is_not_echoed(alone: IsolatedHome, body: bytes) -> None:
     """C-28: a malformed or empty body falls back to the status alone."""
     place = str(alone.home / "f.sock")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -249,8 +249,8 @@ def test_an_answer_that_makes_no_sense_is_not_echoed(alone: House, body: bytes) 
     assert err == b"holdfast: The server answered with status 418.\n"
 
 
-def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
-    alone: House, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_exits_after_it_was_found_is_replaced(
+    alone: IsolatedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answered, and is gone when it is asked for the workspace (C-46)."""
     gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
@@ -260,16 +260,16 @@ def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
     for name, value in alone.environment.items():
         monkeypatch.setenv(name, value)
     with closing(server_connection.ServerConnection(alone.where, str(alone.work))) as made:
-        made.enter()
+        made.open()
         assert made.workspace
 
 
-def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> None:
+def test_an_unresponsive_server_is_reported_with_its_process_id(alone: IsolatedHome) -> None:
     alone.serve()
     process = alone.server_process()
     assert process is not None
     os.kill(process, signal.SIGSTOP)
-    code = "from holdfast.cli import server, main; server._ANSWER = 0.3; main.main()"
+    code = "from holdfast.cli import server, main; server._REQUEST_TIMEOUT = 0.3; main.main()"
     for command in ("status", "stop"):
         asked = alone.start("server", command, code=code)
         said, complaint = asked.communicate(timeout=PATIENCE)
@@ -284,20 +284,20 @@ import os, select, signal
 from holdfast.cli import main
 from holdfast.cli.run_client import run_prompt
 
-def once(link, *rest):
-    run_prompt._session = session
-    process = link.ask_plainly("GET", "/v1/version")["pid"]
+def once(connection, *rest):
+    run_prompt._choose_session = choose
+    process = connection.request_json("GET", "/v1/version")["pid"]
     watch = os.pidfd_open(process)
     os.kill(process, signal.SIGKILL)
     select.select([watch], [], [])
-    return session(link, *rest)
+    return choose(connection, *rest)
 
-session, run_prompt._session = run_prompt._session, once
+choose, run_prompt._choose_session = run_prompt._choose_session, once
 main.main()
 """
 
 
-def test_a_server_that_dies_before_the_prompt_is_sent_is_followed_by_another(alone: House) -> None:
+def test_a_server_that_dies_before_the_prompt_is_sent_is_replaced(alone: IsolatedHome) -> None:
     alone.say("server", "start")
     process = alone.start("run", "words=2", code=DYING)
     said, complaint = process.communicate(timeout=PATIENCE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cli.house import PATIENCE, House, house, shown_on
+from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home, shown_on
 from e2e.cli_environment import asks, cli_environment
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
@@ -19,9 +19,9 @@ PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0
 
 
 @pytest.fixture(scope="module")
-def without_model() -> Iterator[House]:
+def without_model() -> Iterator[IsolatedHome]:
     """A home in which no model is configured."""
-    with house() as made:
+    with isolated_home() as made:
         made.settings.unlink()
         hidden = [name for name in made.environment if name.endswith(("_API_KEY", "_TOKEN")) or name == "CI"]
         for name in hidden:
@@ -31,7 +31,7 @@ def without_model() -> Iterator[House]:
         yield made
 
 
-def _at_terminal(home: House, *arguments: str, **more: str) -> tuple[int, str]:
+def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int, str]:
     """Run a command with its stdout and stderr on a terminal; return its exit code and what was shown."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -47,12 +47,12 @@ def _at_terminal(home: House, *arguments: str, **more: str) -> tuple[int, str]:
     return process.wait(PATIENCE), shown.decode()
 
 
-def _sessions(home: House) -> list[object]:
+def _sessions(home: IsolatedHome) -> list[object]:
     found: list[object] = msgspec.json.decode(home.say("sessions", "list", "--json"))
     return found
 
 
-def test_a_pipe_gets_an_error_and_no_text(without_model: House) -> None:
+def test_a_pipe_gets_an_error_and_no_text(without_model: IsolatedHome) -> None:
     before = _sessions(without_model)
     for options in ((), ("--quiet",), ("--json",), ("--stream",), ("--detach",), ("--json", "--detach")):
         done = without_model.call("run", *options, "words=3")
@@ -64,8 +64,8 @@ def test_a_pipe_gets_an_error_and_no_text(without_model: House) -> None:
 
 
 @pytest.mark.parametrize(("options", "more"), [(("-q",), {}), (("--json",), {}), ((), {"CI": "true"})])
-def test_a_terminal_gets_the_same_where_a_program_reads(
-    without_model: House, options: tuple[str, ...], more: dict[str, str]
+def test_a_terminal_gets_an_error_where_a_program_reads_the_output(
+    without_model: IsolatedHome, options: tuple[str, ...], more: dict[str, str]
 ) -> None:
     code, shown = _at_terminal(without_model, "run", *options, "words=3", **more)
     assert code == 4
@@ -73,14 +73,14 @@ def test_a_terminal_gets_the_same_where_a_program_reads(
     assert "word1" not in shown
 
 
-def test_a_person_at_a_terminal_gets_the_scripted_model(without_model: House) -> None:
+def test_an_interactive_terminal_gets_the_scripted_model(without_model: IsolatedHome) -> None:
     code, shown = _at_terminal(without_model, "run", "words=3")
     assert code == 0
     assert "word1 word2 word3" in shown
 
 
-def test_the_scripted_model_answers_where_it_is_selected() -> None:
-    with house() as home:
+def test_the_scripted_model_answers_when_selected() -> None:
+    with isolated_home() as home:
         home.settings.unlink()
         home.environment.pop("CI", None)
         done = home.call("run", "--model", "demo/tour", "words=3")
@@ -93,7 +93,7 @@ def test_the_scripted_model_answers_where_it_is_selected() -> None:
         assert (code, "word1 word2 word3" in shown) == (0, True)
 
 
-def test_a_missing_key_is_named(without_model: House) -> None:
+def test_a_missing_key_is_reported(without_model: IsolatedHome) -> None:
     """A template of an unset variable, and a variable that is empty."""
     model = 'models = [{ id = "m" }]\n'
     for variable, value in (("HOLDFAST_TEST_UNSET", None), ("HOLDFAST_TEST_EMPTY", "")):
@@ -120,9 +120,9 @@ def closed_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("rest", ["", 'models = [{ id = "m" }]'])
 @pytest.mark.parametrize("selection", ["", '[models.large]\nprovider = "acme"\n'])
-def test_a_configured_server_that_is_down_is_named(closed_port: int, rest: str, selection: str) -> None:
+def test_an_unreachable_configured_server_is_reported(closed_port: int, rest: str, selection: str) -> None:
     """It is not replaced by the scripted model, also at a terminal; a refused connection is reported at once."""
-    with house() as home:
+    with isolated_home() as home:
         home.settings.write_text(selection + PROVIDER.format(port=closed_port, rest=rest))
         home.environment["OLLAMA_HOST"] = "127.0.0.1:9"
         home.serve()
@@ -135,7 +135,7 @@ def test_a_configured_server_that_is_down_is_named(closed_port: int, rest: str, 
         assert (code, "word1" in shown) == (4, False)
 
 
-async def test_a_server_that_goes_away_later_is_an_ordinary_failure() -> None:
+async def test_a_server_that_disappears_later_is_a_failure() -> None:
     """The run has begun its work by then: exit code 1."""
 
     def reply(asked: Asked) -> Reply:
@@ -151,7 +151,7 @@ async def test_a_server_that_goes_away_later_is_an_ordinary_failure() -> None:
         assert "the connection was refused" in done.err
 
 
-async def test_a_server_that_loads_its_model_is_waited_for() -> None:
+async def test_a_server_that_loads_its_model_is_awaited() -> None:
     loading = msgspec.json.encode({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}})
     replies = [Reply(status=503, body=loading), Reply((Say(("All is well.",)),))]
 

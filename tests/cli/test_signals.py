@@ -1,4 +1,4 @@
-"""What signals do while a run is followed, from each state, without a process of its own."""
+"""Signals while a run is followed, in each state, in this process."""
 
 import os
 import select
@@ -63,29 +63,29 @@ def _send(number: int) -> int | None:
         (True, [signal.SIGHUP, signal.SIGINT], [None, None]),
     ],
 )
-def test_what_leaves_at_once(signals: Signals, is_running: bool, sent: list[int], codes: list[int | None]) -> None:
+def test_signals_exit_at_once(signals: Signals, is_running: bool, sent: list[int], codes: list[int | None]) -> None:
     signals.is_running = is_running
     assert [_send(number) for number in sent] == codes
     assert signals.is_hung_up == (signal.SIGHUP in sent)
     assert signals.stops == len([number for number in sent if number != signal.SIGHUP])
 
 
-def test_a_second_one_leaves_at_once_when_the_server_knows_of_the_first(signals: Signals) -> None:
+def test_a_second_signal_exits_at_once_after_the_cancel_is_confirmed(signals: Signals) -> None:
     signals.is_running = True
     assert _send(signal.SIGINT) is None
-    signals.heeded()
+    signals.confirm_cancel()
     assert _send(signal.SIGINT) == CANCELLED
 
 
-def test_who_has_asked_twice_leaves_as_soon_as_the_server_knows(signals: Signals) -> None:
+def test_two_signals_exit_when_the_cancel_is_confirmed(signals: Signals) -> None:
     signals.is_running = True
     assert [_send(signal.SIGINT), _send(signal.SIGINT)] == [None, None]
     with pytest.raises(SystemExit) as left:
-        signals.heeded()
+        signals.confirm_cancel()
     assert left.value.code == CANCELLED
 
 
-def test_a_second_one_gives_the_first_a_moment_and_no_more(signals: Signals, timers: list[float]) -> None:
+def test_a_second_signal_waits_a_limited_time_for_the_cancel(signals: Signals, timers: list[float]) -> None:
     signals.is_running = True
     _send(signal.SIGINT)
     assert timers == [], "one alone is waited for as long as it takes"
@@ -94,7 +94,7 @@ def test_a_second_one_gives_the_first_a_moment_and_no_more(signals: Signals, tim
     assert _send(signal.SIGALRM) == CANCELLED
 
 
-def test_a_pause_ends_with_a_signal_and_the_pipe_is_emptied(signals: Signals) -> None:
+def test_a_wait_ends_with_a_signal_and_drains_the_pipe(signals: Signals) -> None:
     signals.is_running = True
     _send(signal.SIGTERM)
     assert select.select([signals.wake], [], [], 0)[0], "who waits is woken"
@@ -104,7 +104,7 @@ def test_a_pause_ends_with_a_signal_and_the_pipe_is_emptied(signals: Signals) ->
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_that_is_ignored_stays_so(number: int) -> None:
+def test_an_ignored_signal_stays_ignored(number: int) -> None:
     before = {each: signal.getsignal(each) for each in NUMBERS}
     wakeup = signal.set_wakeup_fd(-1)
     made = Signals()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.house import PATIENCE, House, house
+from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
 from holdfast.client.locate import locate
 from holdfast.client.paths import BadHost
 from holdfast.client.ssh import Target, parse_target
@@ -24,7 +24,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 class Machine:
     """Another machine, as far as ssh can tell: a server of ours on loopback, with its own keys and environment."""
 
-    def __init__(self, here: House, there: House) -> None:
+    def __init__(self, here: IsolatedHome, there: IsolatedHome) -> None:
         assert SSHD is not None
         self.there = there
         place = here.home / "ssh"
@@ -69,16 +69,16 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def here() -> Iterator[House]:
-    with house() as made:
+def here() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def machine(here: House) -> Iterator[Machine]:
+def machine(here: IsolatedHome) -> Iterator[Machine]:
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd here: install openssh-server")
-    with house() as there:
+    with isolated_home() as there:
         made = Machine(here, there)
         try:
             yield made
@@ -86,7 +86,7 @@ def machine(here: House) -> Iterator[Machine]:
             made.close()
 
 
-def test_a_prompt_is_answered_over_there(here: House, machine: Machine) -> None:
+def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine: Machine) -> None:
     """The server is started there, works in a directory there, and leaves nothing behind here: nor does what a client
     that was killed had left.
     """
@@ -107,7 +107,7 @@ def test_a_prompt_is_answered_over_there(here: House, machine: Machine) -> None:
     assert [file.name for file in (here.home / "r" / "holdfast").iterdir() if file.name.startswith("ssh-")] == []
 
 
-def test_the_environment_of_this_machine_stays_here(here: House, machine: Machine) -> None:
+def test_the_local_environment_is_not_sent(here: IsolatedHome, machine: Machine) -> None:
     here.environment["CANARY"] = "sings"
     host = machine.host(str(machine.there.work))
     said = here.say(
@@ -119,7 +119,9 @@ def test_the_environment_of_this_machine_stays_here(here: House, machine: Machin
     assert "[]" in session
 
 
-def test_a_way_that_breaks_is_opened_again(machine: Machine, here: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_forwarding_is_opened_again(
+    machine: Machine, here: IsolatedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in here.environment.items():
         monkeypatch.setenv(name, value)
     where = locate(machine.host(str(machine.there.work)))
@@ -133,7 +135,7 @@ def test_a_way_that_breaks_is_opened_again(machine: Machine, here: House, monkey
     assert not os.path.exists(where.address.path)
 
 
-def test_what_can_go_wrong_is_a_sentence(here: House, machine: Machine) -> None:
+def test_ssh_errors_are_one_line(here: IsolatedHome, machine: Machine) -> None:
     before = here.environment["HOLDFAST_SSH"]
     nobody = here.call("sessions", "--host", "ssh://nobody-here@127.0.0.1:1")
     assert nobody.returncode == 4
@@ -150,7 +152,7 @@ def test_what_can_go_wrong_is_a_sentence(here: House, machine: Machine) -> None:
     assert "not a directory" in gone.stderr
 
 
-def test_no_holdfast_over_there(here: House, machine: Machine, tmp_path: Path) -> None:
+def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, machine: Machine, tmp_path: Path) -> None:
     """A stand-in for ssh: what it answers is what a machine without Holdfast does."""
     before = here.environment["HOLDFAST_SSH"]
     for code, said, wanted in (
@@ -179,13 +181,13 @@ def test_no_holdfast_over_there(here: House, machine: Machine, tmp_path: Path) -
         ("ssh://box/", Target("box")),
     ],
 )
-def test_hosts_are_read(text: str, target: Target) -> None:
+def test_hosts_are_parsed(text: str, target: Target) -> None:
     assert parse_target(text) == target
 
 
 @pytest.mark.parametrize(
     "text", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-l@box", "ssh://box:x", "ssh://a:b@box", "ssh://box?x"]
 )
-def test_what_is_no_host_is_refused(text: str) -> None:
+def test_invalid_hosts_are_refused(text: str) -> None:
     with pytest.raises(BadHost):
         parse_target(text)

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from cli.house import House
-from holdfast.cli.stats_html import page
+from cli.isolated_home import IsolatedHome
+from holdfast.cli.stats_html import render_page
 from holdfast.domain.usage import ModelUse, Stats
 
 WEEK = tuple(tuple(day * hour for hour in range(24)) for day in range(7))
@@ -31,13 +31,13 @@ SOME = Stats(
 
 
 @pytest.fixture(scope="module")
-def used(home: House) -> House:
+def used(home: IsolatedHome) -> IsolatedHome:
     home.say("run", "words=3 tool=ls")
     home.call("run", "please fail")
     return home
 
 
-def test_lines_for_people(used: House) -> None:
+def test_statistics_as_text(used: IsolatedHome) -> None:
     said = used.say("stats")
     assert str(used.work) in said
     assert re.search(r"sessions +2", said)
@@ -49,7 +49,7 @@ def test_lines_for_people(used: House) -> None:
     assert max(map(len, said.splitlines())) <= 100
 
 
-def test_json_for_programs(used: House) -> None:
+def test_statistics_as_json(used: IsolatedHome) -> None:
     here = msgspec.json.decode(used.say("stats", "--json"), type=Stats)
     everywhere = msgspec.json.decode(used.say("stats", "--all", "--json"), type=Stats)
     assert here.tools == {"ls": 1}
@@ -59,7 +59,7 @@ def test_json_for_programs(used: House) -> None:
     assert here.workspaces[0] in everywhere.workspaces
 
 
-def test_a_page_of_its_own(used: House) -> None:
+def test_statistics_as_a_page(used: IsolatedHome) -> None:
     file = used.home / "stats.html"
     used.say("stats", "--html", str(file))
     text = file.read_text()
@@ -93,8 +93,8 @@ class _Reader(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_is_whole_and_asks_nobody() -> None:
-    text = page(SOME, date(2026, 11, 16))
+def test_the_page_is_valid_and_loads_nothing() -> None:
+    text = render_page(SOME, date(2026, 11, 16))
     reader = _Reader()
     reader.feed(text)
     assert not reader.open
@@ -110,5 +110,5 @@ def test_the_page_is_whole_and_asks_nobody() -> None:
 def test_a_page_without_numbers() -> None:
     empty = Stats(0, 0, 0, 0, 0.0, {}, {}, 0.0, workspaces=("/x",), week=tuple((0,) * 24 for _ in range(7)))
     reader = _Reader()
-    reader.feed(page(empty, date(2026, 11, 16)))
+    reader.feed(render_page(empty, date(2026, 11, 16)))
     assert "There are no runs yet." in reader.texts

@@ -1,4 +1,4 @@
-"""`holdfast trust`: shows, asks, stores."""
+"""`holdfast trust`: lists settings, requires a confirmation, stores trust."""
 
 import os
 import pty
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Commands:
     return Commands(tmp_path)
 
 
-def test_what_would_take_effect_is_shown(place: Commands) -> None:
+def test_withheld_settings_are_shown(place: Commands) -> None:
     place.shared(FILE)
     done = place.call("trust", "--show")
     assert done.stdout.splitlines() == [
@@ -50,7 +50,7 @@ def test_trust_and_revoke(place: Commands) -> None:
     assert place.open().current().mcp == {}
 
 
-def test_nobody_is_trusted_by_accident(place: Commands) -> None:
+def test_trust_requires_a_confirmation(place: Commands) -> None:
     place.shared(FILE)
     done = place.call("trust")
     assert (done.exit_code, "--yes" in done.stderr) == (2, True)
@@ -59,7 +59,7 @@ def test_nobody_is_trusted_by_accident(place: Commands) -> None:
 
 
 @pytest.mark.parametrize(("answer", "is_trusted"), [("y", True), ("n", False), ("", False)])
-def test_one_is_asked(place: Commands, answer: str, is_trusted: bool) -> None:
+def test_the_confirmation_decides(place: Commands, answer: str, is_trusted: bool) -> None:
     place.shared(FILE)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands
     assert f"{place.project} is not trusted." in shown
     assert place.call("trust").exit_code == 2
     assert not place.open().snapshot().project.is_trusted
-    assert "is trusted, until it brings settings along" in place.call("trust", "--yes").stderr
+    assert "is trusted, until it contains settings" in place.call("trust", "--yes").stderr
     assert place.open().snapshot().project.is_trusted
     place.shared(FILE)
     assert place.open().current().mcp == {}
@@ -104,10 +104,10 @@ def test_a_broken_file_is_not_trusted(place: Commands) -> None:
     done = place.call("trust", "--yes")
     assert done.exit_code == 4
     assert f"{place.project / '.holdfast.toml'}:1: this is not TOML" in done.stderr
-    assert "Mend these files first" in done.stderr
+    assert "Correct these files first" in done.stderr
 
 
-def test_long_files_are_not_poured_out(place: Commands) -> None:
+def test_long_files_are_shortened(place: Commands) -> None:
     place.shared("[env]\n" + "".join(f"V{number} = 'x'\n" for number in range(300)))
     shown = place.say("trust", "--show")
     assert "and 100 more: read the file before you trust it" in shown

@@ -1,4 +1,4 @@
-"""`holdfast web` as people use it: a real command, a real server, and what a browser would ask it."""
+"""`holdfast web`: a real command, a real server, and the requests of a browser."""
 
 import json
 import socket
@@ -7,7 +7,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from cli.house import PATIENCE, House
+from cli.isolated_home import PATIENCE, IsolatedHome
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
@@ -29,7 +29,7 @@ def _asked(address: str, path: str = "", body: object = None, token: str = "") -
             return refused.code, refused.read()
 
 
-def test_a_link_leads_to_the_page_and_into_the_workspace(alone: House) -> None:
+def test_the_link_opens_the_page_and_the_workspace(alone: IsolatedHome) -> None:
     alone.work = alone.home / "my projects & more #1"
     alone.work.mkdir()
     alone.environment["HOLDFAST_TEST_CANARY"] = "c4n4ry-value"
@@ -54,7 +54,7 @@ def test_a_link_leads_to_the_page_and_into_the_workspace(alone: House) -> None:
     assert not any(secret in log for secret in (told["code"], more["code"], token))
 
 
-def test_the_browser_is_opened_where_there_is_one(alone: House) -> None:
+def test_the_browser_is_opened_if_there_is_one(alone: IsolatedHome) -> None:
     browser, seen = alone.home / "browser", alone.home / "seen"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{seen}.new && mv {seen}.new {seen}\n')
     browser.chmod(0o755)
@@ -69,8 +69,8 @@ def test_the_browser_is_opened_where_there_is_one(alone: House) -> None:
     assert _link(alone.say("web"))[1]["code"]
 
 
-def test_closing_and_a_port_of_ones_own(alone: House) -> None:
-    assert alone.say("web", "--close") == "No server runs, so no page is open."
+def test_closing_and_a_fixed_port(alone: IsolatedHome) -> None:
+    assert alone.say("web", "--close") == "No server is running, so no page is open."
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         refused = alone.call("web", "--no-open", "--port", taken)

@@ -1,4 +1,4 @@
-"""The package as a user gets it: built, installed into an empty environment with what it needs, and used from there."""
+"""The package as distributed: built, installed with its dependencies into an empty environment, and used there."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House, house
+from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / "src/holdfast/web"
@@ -54,14 +54,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def away() -> Iterator[House]:
-    with house() as made:
+def away() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         made.environment.pop("PYTHONPATH", None)
         yield made
 
 
 @pytest.mark.timeout(SECONDS + 60)
-def test_the_wheel_works_from_an_empty_environment(installed: Path, away: House) -> None:
+def test_the_wheel_works_from_an_empty_environment(installed: Path, away: IsolatedHome) -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(installed), *arguments],
@@ -92,7 +92,7 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: House)
 
 
 @pytest.mark.timeout(SECONDS)
-def test_the_source_package_has_the_page_and_what_it_is_made_of(tmp_path: Path) -> None:
+def test_the_source_package_contains_the_page_and_its_source(tmp_path: Path) -> None:
     _done(_uv(), "build", "--sdist", "--quiet", "--out-dir", str(tmp_path), str(ROOT))
     (archive,) = tmp_path.glob("holdfast_agent-*.tar.gz")
     with tarfile.open(archive) as files:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, get_type_hints
 import pytest
 
 from client.play import Exchange, Playing, answer
+from holdfast.client.address import Address
 from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.http_messages import Address
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import Accepted, AgentMessage, ConfigModel, ModelChoice, RunPatch
@@ -217,8 +217,7 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
     async with Playing(script) as address, Client(address) as client:
         await client.send_prompt(W, AgentMessage(S, "hello"))
         await closed.wait()
-        (kept,) = client._pool._idle
-        await until(lambda: not kept.is_open)
+        await until(lambda: not client._pool._pool)
         await client.send_prompt(W, AgentMessage(S, "again"))
 
 
@@ -236,8 +235,7 @@ async def test_a_connection_that_speaks_unasked_is_dropped() -> None:
     async with Playing(script) as address, Client(address) as client:
         assert await client.count_queued(W, S) == 1
         kept_by_client.set()
-        (kept,) = client._pool._idle
-        await until(lambda: not kept.is_open)
+        await until(lambda: not client._pool._pool)
         assert await client.count_queued(W, S) == 1
 
 
@@ -316,7 +314,7 @@ async def test_many_at_once() -> None:
     async with Playing(script) as address, Client(address) as client:
         counts = await asyncio.gather(*(client.count_queued(W, SessionId(str(number))) for number in range(40)))
         assert counts == list(range(40))
-        assert len(client._pool._idle) <= 4
+        assert len(client._pool._pool) <= 4
 
 
 async def test_over_tcp_with_a_token() -> None:

@@ -5,7 +5,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_item
 from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, RunComplete, RunCompleteEvent, Spoken
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.protocol.sse import SseEvent, SseReader
+from holdfast.http11.sse import SseEvent, SseReader
 
 
 def through_the_wire(event: Spoken, number: int | None = None) -> StreamEvent:

@@ -16,8 +16,8 @@ from threading import Barrier
 import pytest
 
 from client.play import short_directory
+from holdfast.client.address import Address
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import TAKEN, ServerLocation, find, find_or_start, locate, secure_directory, serve_command
 from holdfast.client.paths import BadHost, data_directory, parse_host, socket_directories, socket_names, socket_path
 

@@ -4,16 +4,15 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from client.play import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ConnectionLost
-from holdfast.client.http_messages import Address
 from holdfast.client.locate import ServerLocation
-from holdfast.client.request import Connection
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.ids import WorkspaceId
@@ -66,6 +65,7 @@ class Events:
 
     def __init__(self, items: list[int]) -> None:
         self.is_connected = True
+        self.trouble = None
         self.cursor = 0
         self.over = asyncio.Event()
         self.items = items
@@ -111,7 +111,7 @@ class World:
         monkeypatch.setattr(asyncio, "to_thread", _at_once)
         self.stay = WorkspaceConnection(ServerLocation(Address(path="/s"), "", can_be_started=can_be_started), "/p")
 
-    async def _create(self, path: str, env: object = ()) -> WorkspaceBody:
+    async def _create(self, path: str, *, yolo: bool, env: object) -> WorkspaceBody:
         self.entered += 1
         if self.refusals:
             self.refusals -= 1
@@ -152,7 +152,7 @@ async def test_a_server_that_stays_away_is_looked_for_and_one_that_blinks_is_not
     async def take(_: object) -> None:
         return
 
-    following = start(world.stay.follow(0, take))
+    following = start(world.stay.follow(take))
     await settle_down()
     for look in looks:
         world.streams[0].is_connected = look == "+"
@@ -175,7 +175,8 @@ async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkey
         taken.append(item)
 
     world.items += [4, 5]
-    following = start(world.stay.follow(3, take))
+    world.stay.cursor = 3
+    following = start(world.stay.follow(take))
     await until(lambda: len(taken) == 2)
     world.refusals = 1
     world.streams[0].over.set()
@@ -190,35 +191,3 @@ async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkey
     assert (world.since, taken) == ([3, 5], [4, 5])
     following.cancel()
     await world.stay.leave()
-
-
-class Wire:
-    """A transport that notes whether it is read from."""
-
-    def __init__(self) -> None:
-        self.is_read = True
-        self.changes = 0
-
-    def pause_reading(self) -> None:
-        self.is_read, self.changes = False, self.changes + 1
-
-    def resume_reading(self) -> None:
-        self.is_read, self.changes = True, self.changes + 1
-
-    def abort(self) -> None:
-        return
-
-
-async def test_a_connection_is_read_as_fast_as_its_user_reads() -> None:
-    """Not only the first time that its user does not keep up."""
-    connection, wire = Connection(), Wire()
-    connection.connection_made(cast(asyncio.Transport, wire))
-    connection.in_use = True
-    for turn in range(3):
-        for _ in range(3):
-            connection.data_received(b"x" * 200_000)
-        assert (wire.is_read, wire.changes) == (False, 2 * turn + 1)
-        for _ in range(3):
-            await connection.receive()
-        assert wire.is_read
-    connection.close()

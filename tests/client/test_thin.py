@@ -20,11 +20,12 @@ from client.play import (
     session_event,
     stream_head,
 )
+from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.http_messages import Address
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import encode_event
-from holdfast.protocol.sse import SseEvent, frame
+from holdfast.http11.sse import SseEvent
+from holdfast.protocol.sse import frame
 
 T = TypeVar("T")
 BODIES = [encode_event(session_event(f"s{number}")) for number in range(1, 6)]
@@ -267,7 +268,7 @@ async def test_a_wait_ends_when_somebody_wakes_it() -> None:
     assert await with_server(quiet, work) == []
 
 
-LIGHT = ("holdfast.client.sync_client", "holdfast.client.http_messages", "holdfast.client.locate")
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.locate")
 HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
 
 

@@ -31,8 +31,8 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message, Part, Text, TextPart, text_of
 from holdfast.domain.runs import Run
+from holdfast.http11.sse import SseEvent
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
-from holdfast.protocol.sse import SseEvent
 
 S1, S2 = SessionId("s1"), SessionId("s2")
 

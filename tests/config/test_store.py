@@ -62,7 +62,7 @@ def test_what_would_not_be_read_is_not_written(store: ConfigStore, tmp_path: Pat
 
 def test_a_file_that_is_no_object_is_left_alone(store: ConfigStore, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1, 2")
-    with pytest.raises(BadRequest, match="mend it"):
+    with pytest.raises(BadRequest, match="correct it"):
         store.set(0, "a", 1)
     assert (tmp_path / "config.json").read_text() == "[1, 2"
 

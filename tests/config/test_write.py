@@ -91,7 +91,7 @@ def test_a_new_file_is_made(tmp_path: Path) -> None:
     [
         ("options.max_steps", "many", "expected a whole number"),
         ("options.max_stepz", 3, "did you mean max_steps"),
-        ("opts.x", 3, "not a key that is known"),
+        ("opts.x", 3, "is not a known key"),
         ("models.large", "gpt", "expected a table"),
         ("models.large.model.x", "gpt", "expected text, found a table"),
         ("mcp.m.type", "carrier pigeon", "expected one of"),
@@ -122,7 +122,7 @@ def test_what_was_wrong_is_not_replaced_by_something_wrong(file: Path) -> None:
 @pytest.mark.parametrize("text", ["[options", "\x00", "a = 1\na = 2\n"])
 def test_a_broken_file_is_left_alone(file: Path, text: str) -> None:
     file.write_text(text)
-    with pytest.raises(CannotWrite, match="Mend it first"):
+    with pytest.raises(CannotWrite, match="Correct it first"):
         change(file, "options.max_steps", 4)
     assert file.read_text() == text
 

@@ -1,4 +1,4 @@
-"""What the documents tell people to type can be typed: every command of ours exists, with its options."""
+"""Every `holdfast` command in the documents exists, with its options."""
 
 import re
 import shlex
@@ -78,7 +78,7 @@ def test_every_command_exists(document: Path) -> None:
     assert not wrong
 
 
-def test_the_reader_of_commands_sees_them() -> None:
+def test_commands_are_found_in_documents() -> None:
     """The test above is worth nothing if it overlooks them."""
     lines = ('a | holdfast run --nonsense "x" > y', "  holdfast nothing", "x=$(holdfast stats --jsn)")
     text = "\n".join([*lines, "ssh me@b holdfast server start -z", ""])

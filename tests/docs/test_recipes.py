@@ -1,4 +1,4 @@
-"""The recipes and the workflows, carried out as written: real git, a real server, a model that plays a script."""
+"""The recipes and the workflows, executed as written: real git, a real server, a scripted model."""
 
 import asyncio
 import json
@@ -96,7 +96,7 @@ async def _machine() -> AsyncIterator[Machine]:
         yield machine
 
 
-async def test_a_review_before_each_commit() -> None:
+async def test_the_recipe_for_a_review_before_each_commit() -> None:
     """It blocks what the answer blocks; where nobody answers, it is in nobody's way."""
     async with _machine() as machine:
         hook = machine.work / ".git/hooks/pre-commit"
@@ -109,7 +109,7 @@ async def test_a_review_before_each_commit() -> None:
         await machine.must("echo password=2 > g; git add g; HOLDFAST_HOST=unix:///nowhere git commit -qm three")
 
 
-async def test_a_task_every_night() -> None:
+async def test_the_recipe_for_a_nightly_task() -> None:
     async with _machine() as machine:
         answer = machine.stage.root / "nightly.md"
         script = _recipe("A task every night").replace("/srv/project", str(machine.work))
@@ -122,7 +122,7 @@ async def test_a_task_every_night() -> None:
         assert await machine.must("git -C ../origin rev-parse nightly") == done, "a second start on the same day"
 
 
-async def test_the_workflows() -> None:
+async def test_the_workflows_run() -> None:
     async with _machine() as machine:
         review = _steps("review.yml")
         await machine.must("git switch -q -c pull; echo x > g; git add g; git commit -qm g")

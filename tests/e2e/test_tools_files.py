@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import FileEvent
@@ -148,12 +148,12 @@ async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
 
 
 @pytest.fixture
-def home() -> Iterator[House]:
-    with house() as made:
+def home() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         yield made
 
 
-def test_the_undo_command(home: House) -> None:
+def test_the_undo_command(home: IsolatedHome) -> None:
     """`holdfast undo` takes back a file or a run, says what it would do, and refuses with a sentence."""
     file = home.work / "a.txt"
     home.say("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 from e2e.tool_client import bash, tool_client
 from holdfast.client.client import new_client_id
 from holdfast.client.errors import ServerProblem
@@ -81,28 +81,28 @@ async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> Non
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[House]:
-    with house() as made:
+def home() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         made.serve()
         yield made
 
 
-def project(home: House, name: str) -> Path:
+def project(home: IsolatedHome, name: str) -> Path:
     path = home.home / name
     path.mkdir()
     return path
 
 
-def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: House) -> None:
+def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: IsolatedHome) -> None:
     here = project(home, "refused")
     done = home.call("run", tool("write", file_path="a.txt", content="x"), cwd=here)
     assert not (here / "a.txt").exists()
-    assert "refused, for nobody can be asked" in done.stderr
+    assert "refused, because there is no terminal" in done.stderr
     assert "--yolo" in done.stderr
     assert done.returncode == 0
 
 
-def test_a_rule_of_the_user_is_shown_and_counts(home: House) -> None:
+def test_a_rule_of_the_user_is_shown_and_counts(home: IsolatedHome) -> None:
     here = project(home, "ruled")
     home.call("config", "set", "permissions.allow", '["write(*.txt)"]', cwd=here)
     shown = home.call("config", "show", cwd=here)
@@ -114,7 +114,7 @@ def test_a_rule_of_the_user_is_shown_and_counts(home: House) -> None:
     assert not (here / "a.md").exists()
 
 
-def test_yolo_is_of_one_run_and_not_of_the_next(home: House) -> None:
+def test_yolo_is_of_one_run_and_not_of_the_next(home: IsolatedHome) -> None:
     """A run with --yolo leaves nothing behind that a later one inherits."""
     here = project(home, "bold")
     assert home.call("run", "--yolo", tool("write", file_path="a.yes", content="x"), cwd=here).returncode == 0
@@ -126,7 +126,7 @@ def test_yolo_is_of_one_run_and_not_of_the_next(home: House) -> None:
     assert sorted(bool(run.get("yolo")) for run in runs) == [False, True]
 
 
-def test_who_works_where_nobody_is_asked_is_told(home: House) -> None:
+def test_who_works_where_nobody_is_asked_is_told(home: IsolatedHome) -> None:
     """Another client has switched asking off for the whole workspace: a run does not inherit that in silence."""
     here = project(home, "shared")
     with SyncClient(home.where.address) as thin:
@@ -155,7 +155,7 @@ async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> N
         await one.end(other)
 
 
-def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: House) -> None:
+def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: IsolatedHome) -> None:
     here = project(home, "wrong")
     (here / "holdfast.toml").write_text("[permissions]\ndeny = ['bahs(touch *)']\n")
     done = home.call("run", "--yolo", tool("bash", command="touch made"), cwd=here)

@@ -20,7 +20,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client as ServerClient
 from holdfast.domain.ids import WorkspaceId
 
@@ -133,7 +133,7 @@ def updates_of(updates: list[Json]) -> dict[str, Json]:
 
 
 @asynccontextmanager
-async def desk(house: House, capabilities: ClientCapabilities | None = None) -> AsyncIterator[Desk]:
+async def desk(house: IsolatedHome, capabilities: ClientCapabilities | None = None) -> AsyncIterator[Desk]:
     made = Desk()
     made.cwd = str(house.work)
     command = [sys.executable, "-m", "holdfast", "acp"]
@@ -154,7 +154,7 @@ async def desk(house: House, capabilities: ClientCapabilities | None = None) -> 
 
 
 @asynccontextmanager
-async def server_client(house: House) -> AsyncIterator[tuple[ServerClient, WorkspaceId]]:
+async def server_client(house: IsolatedHome) -> AsyncIterator[tuple[ServerClient, WorkspaceId]]:
     """Another client of the same server, in the same workspace."""
     async with ServerClient(house.where.address, seconds=PATIENCE) as client:
         yield client, (await client.create_workspace(str(house.work))).id

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House
+from cli.isolated_home import PATIENCE, IsolatedHome
 from tui.test_terminal import Terminal, terminal
 
 __all__ = ["terminal"]
@@ -22,7 +22,7 @@ WRITE = 'tool=write {"file_path": "made.txt", "content": "one\\ntwo\\n"}'
 
 
 @pytest.mark.skipif(not ACPX.exists() or shutil.which("node") is None, reason="scripts/test installs it")
-def test_acpx_asks_and_is_answered(home: House) -> None:
+def test_acpx_asks_and_is_answered(home: IsolatedHome) -> None:
     command = [str(ACPX), "--agent", AGENT, "--approve-all", "--format", "json", "exec", f"think words=4 {WRITE}"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=home.work, env=home.environment
@@ -86,7 +86,7 @@ def _path() -> str:
     return f"export PYTHONPATH={os.environ['PYTHONPATH']}\n" if "PYTHONPATH" in os.environ else ""
 
 
-def test_without_the_package_it_says_what_to_do(alone: House) -> None:
+def test_without_the_package_it_says_what_to_do(alone: IsolatedHome) -> None:
     missing = "import sys; sys.modules['acp'] = None; sys.argv = ['holdfast', 'acp']"
     code = f"{missing}\nfrom holdfast.cli.main import main\nmain()"
     process = alone.start(code=code)

@@ -15,7 +15,7 @@ from acp import RequestError, image_block, resource_block, resource_link_block, 
 from acp.helpers import embedded_text_resource
 from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
-from cli.house import House
+from cli.isolated_home import IsolatedHome
 from editors.desk import PATIENCE, Desk, desk, server_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
@@ -45,7 +45,7 @@ PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def kept(home: House) -> AsyncIterator[Desk]:
+async def kept(home: IsolatedHome) -> AsyncIterator[Desk]:
     """One editor for most tests: to start one takes its time."""
     shout = home.home / ".config" / "holdfast" / "commands" / "shout.md"
     shout.parent.mkdir(parents=True)
@@ -55,14 +55,14 @@ async def kept(home: House) -> AsyncIterator[Desk]:
 
 
 @pytest.fixture
-def editor(kept: Desk, home: House) -> Desk:
+def editor(kept: Desk, home: IsolatedHome) -> Desk:
     """As if nothing had happened."""
     kept.forget()
     (home.work / "note.txt").unlink(missing_ok=True)
     return kept
 
 
-async def test_a_turn_is_told_as_it_goes(home: House, editor: Desk) -> None:
+async def test_a_turn_is_told_as_it_goes(home: IsolatedHome, editor: Desk) -> None:
     """Thoughts, text, tools with their kinds and places, the plan; all of it before the answer to the prompt."""
     todos = json.dumps({"todos": [{"content": "Look", "status": "in_progress", "active_form": "Looking"}]})
     (home.work / "a.py").write_text("print(1)\n")
@@ -86,7 +86,7 @@ async def test_a_turn_is_told_as_it_goes(home: House, editor: Desk) -> None:
     assert editor.text(session).endswith("word1 word2 word3 word4")
 
 
-async def test_everything_on_stdout_is_the_protocol(alone: House) -> None:
+async def test_everything_on_stdout_is_the_protocol(alone: IsolatedHome) -> None:
     """Nonsense on stdin is passed over, and the end of it is the end."""
     process = await asyncio.create_subprocess_exec(
         *_command(), env=alone.environment, cwd=alone.work, stdin=-1, stdout=-1, stderr=-1
@@ -117,7 +117,7 @@ async def test_everything_on_stdout_is_the_protocol(alone: House) -> None:
     assert "absolute" in str(answers[5]["error"])
 
 
-async def test_a_change_is_shown_before_it_is_allowed(home: House, editor: Desk) -> None:
+async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor: Desk) -> None:
     session = await editor.session()
     done = await editor.say(session, f"please {WRITE}")
     assert done.stop_reason == "end_turn"
@@ -140,7 +140,7 @@ async def test_a_change_is_shown_before_it_is_allowed(home: House, editor: Desk)
     assert not (home.work / "note.txt").exists()
 
 
-async def test_what_somebody_else_answers_is_withdrawn(home: House, editor: Desk) -> None:
+async def test_what_somebody_else_answers_is_withdrawn(home: IsolatedHome, editor: Desk) -> None:
     """R10: the first answer counts, and the question is gone everywhere."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
@@ -155,7 +155,7 @@ async def test_what_somebody_else_answers_is_withdrawn(home: House, editor: Desk
         assert withdrawn == [{"requestId": request["id"]}]
 
 
-async def test_cancelling_ends_the_turn_as_cancelled(home: House, editor: Desk) -> None:
+async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor: Desk) -> None:
     """Also with a question open, and also before the prompt has arrived anywhere."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
@@ -173,7 +173,7 @@ async def test_cancelling_ends_the_turn_as_cancelled(home: House, editor: Desk) 
         assert {run.outcome for run in runs} == {"cancelled"}
 
 
-async def test_a_session_is_loaded_listed_and_resumed(home: House, editor: Desk) -> None:
+async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor: Desk) -> None:
     session = await editor.session()
     await editor.say(session, "think words=3 tool=ls")
     before = editor.text(session), editor.calls(session)
@@ -205,7 +205,7 @@ def _shown(calls: dict[str, dict[str, object]]) -> list[object]:
     return [[item.get(key) for key in ("title", "kind", "status", "content")] for item in calls.values()]
 
 
-async def test_images_and_files_go_with_a_prompt(home: House, editor: Desk) -> None:
+async def test_images_and_files_go_with_a_prompt(home: IsolatedHome, editor: Desk) -> None:
     (home.work / "a b.py").write_text("x = 1\n")
     uri = (home.work / "a b.py").as_uri()
     async with server_client(home) as (client, workspace):
@@ -227,7 +227,7 @@ async def test_images_and_files_go_with_a_prompt(home: House, editor: Desk) -> N
                 await editor.agent.prompt(session_id=session, prompt=[text_block("see"), bad])
 
 
-async def test_what_others_do_in_the_session_is_seen(home: House, editor: Desk) -> None:
+async def test_what_others_do_in_the_session_is_seen(home: IsolatedHome, editor: Desk) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await client.send_prompt(workspace, AgentMessage(SessionId(session), "words=4 from elsewhere", RunId("")))
@@ -247,7 +247,7 @@ async def _ended(client: Client, workspace: WorkspaceId, run: RunId) -> None:
                 return
 
 
-async def test_the_server_may_be_killed(alone: House) -> None:
+async def test_the_server_may_be_killed(alone: IsolatedHome) -> None:
     """C-46: what was at work is told as an error, and the next prompt finds a new server."""
     async with desk(alone) as editor:
         session = await editor.session()
@@ -268,7 +268,7 @@ async def test_the_server_may_be_killed(alone: House) -> None:
 
 
 @pytest.mark.parametrize("asks", [WRITE, QUESTION])
-async def test_what_a_killed_server_had_asked_is_withdrawn(alone: House, asks: str) -> None:
+async def test_what_a_killed_server_had_asked_is_withdrawn(alone: IsolatedHome, asks: str) -> None:
     """R10: the editor's question goes with the run that asked; an answer to it would be one to nobody."""
     async with desk(alone) as editor:
         session = await editor.session()
@@ -287,7 +287,7 @@ async def test_what_a_killed_server_had_asked_is_withdrawn(alone: House, asks: s
         assert editor.text(session).endswith("word1 word2")
 
 
-async def test_two_modes(home: House, editor: Desk) -> None:
+async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
     """Yolo asks nobody; it counts for prompts of this editor alone."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
@@ -312,7 +312,7 @@ async def test_two_modes(home: House, editor: Desk) -> None:
 
 
 async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_read_is_asked_about(
-    home: House, editor: Desk
+    home: IsolatedHome, editor: Desk
 ) -> None:
     """Also in the editor's yolo mode; the rules that would be saved are shown whole."""
     settings = home.work / "holdfast.toml"
@@ -334,7 +334,7 @@ async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_r
     assert "Always allow saves: `write:write(note.txt)`" in json.dumps(editor.asked[0], default=str)
 
 
-async def test_slash_commands(home: House, editor: Desk) -> None:
+async def test_slash_commands(home: IsolatedHome, editor: Desk) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await editor.say(session, f"please {WRITE}")
@@ -364,7 +364,7 @@ def _asking() -> str:
     return f"tool=question {json.dumps({'questions': QUESTIONS})}"
 
 
-async def test_questions_are_asked_one_by_one(home: House, editor: Desk) -> None:
+async def test_questions_are_asked_one_by_one(home: IsolatedHome, editor: Desk) -> None:
     """Where an editor has no forms; what is to be written freely is skipped."""
     session = await editor.session()
     editor.choose = lambda options: options[-2].option_id if len(options) > 1 else "skip"
@@ -376,7 +376,7 @@ async def test_questions_are_asked_one_by_one(home: House, editor: Desk) -> None
     assert "skipped" in said
 
 
-async def test_questions_are_a_form_where_there_are_forms(home: House) -> None:
+async def test_questions_are_a_form_where_there_are_forms(home: IsolatedHome) -> None:
     able = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
     async with desk(home, able) as editor:
         session = await editor.session()
@@ -394,7 +394,7 @@ def _answered(editor: Desk, session: str) -> str:
     return str(call["content"])
 
 
-async def test_servers_of_tools_that_an_editor_brings_along(home: House) -> None:
+async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) -> None:
     """They are there for its prompts, and go when it does; nothing of them is kept."""
     program = str(Path(sys.executable).parent / "mcp-server-time")
     clock = McpServerStdio(name="my clock!", command=program, args=["--local-timezone", "UTC"], env=[])

@@ -8,7 +8,7 @@ from engine.held import echo, gated, held, slow_reads
 from holdfast.domain.errors import WorkspaceClosing
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Refusal
-from holdfast.engine.lifecycle import Cancel
+from holdfast.engine.lifecycle import Cancel, Head
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import World
@@ -44,12 +44,12 @@ async def test_c03_c04_c11_cancel_before_the_start_is_kept() -> None:
     world = await World.open(model)
     engine = world.workspace.engine
     await world.prompt("hello", "r1")
-    assert engine.lane(world.session).phase == "accepted"
+    assert engine.lane(world.session).head == Head(RunId("r1"))
     engine.dispatch(world.session, Cancel())
     kept = engine.lane(world.session)
     engine.dispatch(world.session, Cancel())
     assert kept == engine.lane(world.session)
-    assert (kept.phase, kept.cause) == ("cancelling", "cancel")
+    assert kept.head == Head(RunId("r1"), "cancelling", "cancel")
     await world.quiet()
     assert model.requests == []
     assert await world.outline() == ["user:hello", "assistant:"]

@@ -171,7 +171,7 @@ async def test_a_listener_that_breaks_keeps_nobody_from_an_answer() -> None:
     second = recorder.put()
     await first
     await second
-    assert reported == ["telling what was stored failed"]
+    assert reported == ["publishing a stored write failed"]
 
 
 async def test_text_that_is_no_text_is_refused_or_mended() -> None:

@@ -1,7 +1,7 @@
 """The machine, cell by cell and sentence by sentence. `test_lifecycle_walk.py` walks all of it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Delivery
 from holdfast.engine.lifecycle import (
+    RULES,
     Accept,
     Cancel,
     CancelRun,
@@ -19,6 +20,7 @@ from holdfast.engine.lifecycle import (
     Enter,
     Finish,
     Fold,
+    Head,
     IllegalTransition,
     Interrupt,
     Lane,
@@ -45,11 +47,11 @@ BOTH_CANCELLED = (End(B, "cancelled", waited=True), End(C, "cancelled", waited=T
 
 def busy(phase: Phase, queue: Sequence[Waiting] = BOTH, *, folded: tuple[RunId, ...] = ()) -> Lane:
     """A lane whose head is A; behind it wait B, which steers, and C, which does not."""
-    return Lane(A, phase, "cancel" if phase == "cancelling" else None, folded, tuple(queue))
+    return Lane(Head(A, phase, "cancel" if phase == "cancelling" else None), folded, tuple(queue))
 
 
 def stopping(cause: Cause = "shutdown", *, folded: tuple[RunId, ...] = ()) -> Lane:
-    return Lane(A, "cancelling", cause, folded, closing=True)
+    return Lane(Head(A, "cancelling", cause), folded, closing=True)
 
 
 def after(lane: Lane, *events: LaneEvent) -> tuple[Lane, tuple[Effect, ...]]:
@@ -79,7 +81,7 @@ COLUMNS = (Accept, Enter, StepBoundary, Cancel, CancelRun, ClearQueue, Finish, S
 
 Cell = tuple[str, LaneEvent, Lane | None, tuple[Effect, ...]]
 CELLS: list[Cell] = [
-    ("none", Accept(A, "steer"), Lane(A, "accepted"), (Spawn(A),)),
+    ("none", Accept(A, "steer"), Lane(Head(A)), (Spawn(A),)),
     ("none", Enter(A), None, ()),
     ("none", StepBoundary(A), None, ()),
     ("none", Cancel(), Lane(), ()),
@@ -96,7 +98,7 @@ CELLS: list[Cell] = [
     ("accepted", CancelRun(A), busy("cancelling"), ()),
     ("accepted", CancelRun(B), busy("accepted", (QUEUE,)), cancelled(B)),
     ("accepted", ClearQueue(), busy("accepted", ()), BOTH_CANCELLED),
-    ("accepted", Finish(A, "failed"), Lane(B, "accepted", queue=(QUEUE,)), (End(A, "failed"), Spawn(B))),
+    ("accepted", Finish(A, "failed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "failed"), Spawn(B))),
     ("accepted", Finish(B, "failed"), None, ()),
     ("accepted", Shutdown(), Lane(closing=True), (Park(A), Park(B), Park(C))),
     ("active", Accept(D, "steer"), busy("active", (*BOTH, Waiting(D, "steer"))), ()),
@@ -110,7 +112,7 @@ CELLS: list[Cell] = [
     ("active", CancelRun(C), busy("active", (STEER,)), cancelled(C)),
     ("active", CancelRun(E), busy("active"), ()),
     ("active", ClearQueue(), busy("active", ()), BOTH_CANCELLED),
-    ("active", Finish(A, "completed"), Lane(B, "accepted", queue=(QUEUE,)), (End(A, "completed"), Spawn(B))),
+    ("active", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "completed"), Spawn(B))),
     ("active", Finish(C, "completed"), None, ()),
     ("active", Shutdown(), stopping(), (Interrupt(A), Park(B), Park(C))),
     ("cancelling", Accept(D, "steer"), busy("cancelling", (*BOTH, Waiting(D, "steer"))), ()),
@@ -123,7 +125,7 @@ CELLS: list[Cell] = [
     ("cancelling", CancelRun(A), busy("cancelling"), ()),
     ("cancelling", CancelRun(B), busy("cancelling", (QUEUE,)), cancelled(B)),
     ("cancelling", ClearQueue(), busy("cancelling", ()), BOTH_CANCELLED),
-    ("cancelling", Finish(A, "completed"), Lane(B, "accepted", queue=(QUEUE,)), (End(A, "cancelled"), Spawn(B))),
+    ("cancelling", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "cancelled"), Spawn(B))),
     ("cancelling", Finish(B, "completed"), None, ()),
     ("cancelling", Shutdown(), stopping("cancel"), (Park(B), Park(C))),
     ("closing", Accept(D, "steer"), stopping(), (Refuse(D, "closing"),)),
@@ -160,6 +162,16 @@ def test_the_table(cell: Cell) -> None:
         assert transition(ROWS[row], event) == (then, effects)
 
 
+def test_the_rules_name_every_event() -> None:
+    assert set(RULES) == set(get_args(LaneEvent))
+
+
+@pytest.mark.parametrize(("phase", "cause"), [("accepted", "cancel"), ("active", "shutdown"), ("cancelling", None)])
+def test_a_head_has_a_cause_exactly_while_it_is_cancelling(phase: Phase, cause: Cause | None) -> None:
+    with pytest.raises(AssertionError):
+        Head(A, phase, cause)
+
+
 def test_no_cell_of_the_table_is_missing() -> None:
     assert {(row, type(event)) for row, event, *_ in CELLS} == {(row, column) for row in ROWS for column in COLUMNS}
     assert len({title(cell) for cell in CELLS}) == len(CELLS)
@@ -170,7 +182,7 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 @pytest.mark.parametrize("delivery", ["steer", "queue", "reject", "interrupt"])
 def test_whoever_finds_the_lane_empty_gets_it(delivery: Delivery) -> None:
-    assert transition(Lane(), Accept(A, delivery)) == (Lane(A, "accepted"), (Spawn(A),))
+    assert transition(Lane(), Accept(A, delivery)) == (Lane(Head(A)), (Spawn(A),))
 
 
 @pytest.mark.parametrize("phase", ["accepted", "active", "cancelling"])
@@ -194,7 +206,7 @@ def test_interrupt_is_a_cancel_and_then_an_accept(row: str) -> None:
 
 def test_interrupt_waits_for_the_head_to_stop_and_then_runs() -> None:
     lane, effects = after(busy("active"), Accept(D, "interrupt"), Finish(A, "completed"))
-    assert lane == Lane(D, "accepted")
+    assert lane == Lane(Head(D))
     assert effects == (Interrupt(A), *BOTH_CANCELLED, End(A, "cancelled"), Spawn(D))
 
 
@@ -227,7 +239,7 @@ def test_c02_c13_an_idle_cancel_leaves_nothing_behind(event: LaneEvent) -> None:
 @pytest.mark.parametrize("cancel", [Cancel(), CancelRun(A)])
 def test_c03_a_cancel_before_the_first_step_is_kept(cancel: LaneEvent) -> None:
     """C-03: it is recorded, a second one adds nothing, and the run is interrupted as soon as it enters."""
-    lane, effects = transition(Lane(A, "accepted"), cancel)
+    lane, effects = transition(Lane(Head(A)), cancel)
     assert (lane, effects) == (busy("cancelling", ()), ())
     assert transition(lane, cancel) == (lane, ())
     assert after(lane, Enter(A), Finish(A, "completed")) == (Lane(), (Interrupt(A), End(A, "cancelled")))
@@ -250,7 +262,7 @@ def test_c14_what_is_accepted_after_a_cancel_runs_as_if_nothing_had_happened() -
     lane, effects = after(Lane(), Accept(A, "queue"), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
     assert effects == (Spawn(A), *cancelled(B))
     lane, effects = after(lane, Enter(A), Finish(A, "completed"))
-    assert (lane, effects) == (Lane(C, "accepted"), (Interrupt(A), End(A, "cancelled"), Spawn(C)))
+    assert (lane, effects) == (Lane(Head(C)), (Interrupt(A), End(A, "cancelled"), Spawn(C)))
     assert after(lane, Enter(C), Finish(C, "completed")) == (Lane(), (End(C, "completed"),))
 
 
@@ -298,7 +310,7 @@ def test_c09_a_follow_up_cancelled_while_it_waits_is_not_folded(cancel: LaneEven
 
 def test_nothing_folds_into_a_run_that_is_being_cancelled() -> None:
     lane, effects = after(busy("active", ()), CancelRun(A), Accept(B, "steer"), StepBoundary(A), Finish(A, "failed"))
-    assert (lane, effects) == (Lane(B, "accepted"), (Interrupt(A), End(A, "cancelled"), Spawn(B)))
+    assert (lane, effects) == (Lane(Head(B)), (Interrupt(A), End(A, "cancelled"), Spawn(B)))
 
 
 @pytest.mark.parametrize("outcome", ["completed", "failed"])
@@ -371,7 +383,7 @@ def test_a_lane_goes_on_whatever_became_of_the_head() -> None:
 @pytest.mark.parametrize("outcome", ["completed", "failed"])
 def test_c01_a_run_ends_once(outcome: Literal["completed", "failed"]) -> None:
     """C-01: a second finish is refused, whether or not another run has the lane by then; a cancel finds nothing."""
-    for queue, then in (((), Lane()), ((QUEUE,), Lane(C, "accepted"))):
+    for queue, then in (((), Lane()), ((QUEUE,), Lane(Head(C)))):
         lane, _ = transition(busy("active", queue), Finish(A, outcome))
         assert lane == then
         with pytest.raises(IllegalTransition):
@@ -413,5 +425,5 @@ def test_members_and_states() -> None:
 
 
 def test_an_illegal_event_says_what_and_where() -> None:
-    with pytest.raises(IllegalTransition, match=r"Enter\(run='b'\) cannot happen in Lane\(head='a'"):
+    with pytest.raises(IllegalTransition, match=r"Enter\(run='b'\) cannot happen in Lane\(head=Head\(run='a'"):
         transition(busy("accepted"), Enter(B))

@@ -226,7 +226,7 @@ class Side(RuleBasedStateMachine):
             return
         for number, room in enumerate(self.reference.rooms):
             lane = self.world.workspace.engine.lane(self.sessions[number])
-            assert (lane.head or "", list(lane.folded)) == (room.head, room.folded)
+            assert ("" if lane.head is None else lane.head.run, list(lane.folded)) == (room.head, room.folded)
             waits = [(item.run, item.delivery == "steer") for item in lane.queue]
             assert waits == [(name, self.reference.runs[name].delivery == "steer") for name in room.queue]
             request = self.model.asked.get(self.sessions[number])

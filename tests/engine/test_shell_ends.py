@@ -12,7 +12,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Entry
 from holdfast.domain.models import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Cancel
+from holdfast.engine.lifecycle import Cancel, Head
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
@@ -168,7 +168,7 @@ async def test_a_graceful_stop_loses_nothing() -> None:
         await world.prompt(name, name)
     other = await world.workspace.sessions.create()
     await world.prompt("four", "r4", session=other.id)
-    assert world.workspace.engine.lane(other.id).phase == "accepted"
+    assert world.workspace.engine.lane(other.id).head == Head(RunId("r4"))
     await world.close()
     assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "interrupted")]
     with pytest.raises(WorkspaceClosing):
@@ -263,7 +263,9 @@ async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
         heard = list(entries)
         created = [item.event.change for item in heard if isinstance(item.event, RunEvent)]
         head = world.workspace.engine.lane(world.session).head
-        known.extend(head == change.object.run_id for change in created if change.type == "created")
+        known.extend(
+            head is not None and head.run == change.object.run_id for change in created if change.type == "created"
+        )
         publish(heard)
 
     world.tape.publish = listen  # type: ignore[method-assign]

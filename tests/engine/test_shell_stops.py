@@ -19,7 +19,7 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
 from holdfast.testing.memory_ledger import MemoryLedger
-from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
 
@@ -278,25 +278,23 @@ async def test_a_summary_that_is_complete_stays_when_a_cancel_comes() -> None:
 # Many at once
 
 
-def test_a_cancel_waits_for_few_passes_where_each_takes_long() -> None:
-    """Where a hundred models stream, sixteen of them would be longer than the sync that they spare."""
-
-    async def main() -> None:
-        passes = 0
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SeededLoop)
-
-        def expects() -> bool:
-            nonlocal passes
-            passes += 1
-            loop.pass_time(0.001)
-            return True
-
-        world = await World.open(talking())
-        await world.workspace.engine.recorder.put(expects=expects)
-        assert 1 < passes < 5
-
-    in_virtual_time(main)
+async def test_a_batch_is_written_when_all_of_its_holds_are_done() -> None:
+    """A write that is put meanwhile belongs to the same batch."""
+    ledger = GatedLedger()
+    world = await World.open(talking(), ledger=ledger)
+    recorder = world.workspace.engine.recorder
+    holds = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    before = len(ledger.batches)
+    writes = [recorder.put(hold=hold) for hold in holds]
+    await settle_down()
+    holds[1].set_result(None)
+    writes.append(recorder.put())
+    await settle_down()
+    assert len(ledger.batches) == before
+    holds[0].set_result(None)
+    await asyncio.gather(*writes)
+    (batch,) = ledger.batches[before:]
+    assert len(batch) == 3
 
 
 async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:

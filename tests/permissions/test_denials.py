@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import BadRule, RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
+from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from trials.command_spellings import SpellingStage, damaged_line, spell_program, spell_write
 
@@ -43,7 +43,7 @@ def judge(root: Path, line: str, *deny: str, **lists: tuple[str, ...]) -> Verdic
         PermissionSettings(deny=deny or DENY, **lists),
         str(root),
         real=real_path,
-        expansions=expansions,
+        expansions=expand_glob,
         programs=ProgramFiles(lambda: "/usr/bin:/bin"),
     )
     return rules.judge(Permit("bash", "execute", str(root), "", {}, line))

@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
-from holdfast.workspace.process.program_lookup import expansions, real_path
+from holdfast.workspace.process.program_lookup import expand_glob, real_path
 from permissions.test_corpus import bash
 
 
@@ -20,7 +20,7 @@ def judge(root: Path, line: str) -> Decision:
         PermissionSettings(),
         str(root),
         real=real_path,
-        expansions=expansions,
+        expansions=expand_glob,
         git_is_quiet=lambda folder: git_runs_nothing_else(folder, own),
     )
     permit = bash(line)
@@ -76,7 +76,7 @@ def test_links_that_are_not_named_but_followed(root: Path) -> None:
 
 def test_too_many_files_for_a_pattern(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(root, "cat src/*") == "allow"
-    monkeypatch.setattr("holdfast.workspace.process.program_lookup._MOST_SEEN", 0)
+    monkeypatch.setattr("holdfast.workspace.process.program_lookup._MAX_ENTRIES", 0)
     assert judge(root, "cat src/*") == "ask"
     assert judge(root, "cat src/a.py") == "allow"
 

@@ -10,7 +10,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.permissions.saved_rules import is_outdated
-from holdfast.workspace.process.program_lookup import expansions
+from holdfast.workspace.process.program_lookup import expand_glob
 
 SAVED = (
     "./run.sh",
@@ -84,7 +84,7 @@ def top(tmp_path: Path) -> Path:
 
 def rules(top: Path, *allow: str, root: str = "w") -> RuleSet:
     settings = PermissionSettings(allow=allow)
-    return RuleSet(settings, str(top / root), real=os.path.realpath, expansions=expansions)
+    return RuleSet(settings, str(top / root), real=os.path.realpath, expansions=expand_glob)
 
 
 def bash(line: str, directory: Path) -> Permit:

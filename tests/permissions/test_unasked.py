@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
+from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
 from trials.unapproved_commands import UnaskedStage, hostile_line
@@ -18,7 +18,7 @@ ORDINARY = ASKS.pop("ordinary")
 
 def rules_of(root: Path) -> RuleSet:
     programs = ProgramFiles(lambda: "/usr/local/bin:/usr/bin:/bin")
-    return RuleSet(PermissionSettings(), str(root), real=real_path, expansions=expansions, programs=programs)
+    return RuleSet(PermissionSettings(), str(root), real=real_path, expansions=expand_glob, programs=programs)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
+from holdfast.http11.connection import ConnectionRefused, RequestWatchdog
 from holdfast.providers import provider_errors
-from holdfast.providers.http_connections import ConnectionRefused, RequestWatchdog
 from holdfast.providers.provider_errors import (
     Place,
     connection_error,

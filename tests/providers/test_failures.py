@@ -6,13 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.providers.http_connections import (
-    ConnectionBroken,
-    ConnectionRefused,
-    NotReached,
-    RequestWatchdog,
-    not_reached,
-)
+from holdfast.http11.connection import ConnectError, ConnectionRefused, RequestWatchdog, connect_error
+from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers.model_access import ModelAccess, is_loopback, is_secret_name
 from holdfast.providers.provider_errors import (
     Place,
@@ -346,8 +341,8 @@ def test_exceptions_by_their_names(name: str) -> None:
 
 
 def test_failures_of_our_own_connections() -> None:
-    assert fault(NotReached("no name")).trouble == "connection"
-    assert "no name" in str(fault(NotReached("no name")))
+    assert fault(ConnectError("no name")).trouble == "connection"
+    assert "no name" in str(fault(ConnectError("no name")))
     assert fault(ConnectionBroken("gone"), has_begun=True).trouble == "cut"
     wrapped = named("APIConnectionError")
     wrapped.__cause__ = ConnectionRefused("the connection was refused")
@@ -400,11 +395,11 @@ def test_a_status_wherever_a_library_has_put_it(fields: dict[str, Any], trouble:
 
 def test_why_a_server_was_not_reached() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
-    assert isinstance(not_reached(refused), ConnectionRefused)
+    assert isinstance(connect_error(refused), ConnectionRefused)
     both = OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] Connect call failed")
-    assert isinstance(not_reached(both), ConnectionRefused)
+    assert isinstance(connect_error(both), ConnectionRefused)
     mixed = OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route")
-    assert not isinstance(not_reached(mixed), ConnectionRefused)
+    assert not isinstance(connect_error(mixed), ConnectionRefused)
     other = OSError(113, "[Errno 111] No route to host")
-    assert not isinstance(not_reached(other), ConnectionRefused)
-    assert str(not_reached(OSError(113, "No Route"))) == "no route"
+    assert not isinstance(connect_error(other), ConnectionRefused)
+    assert str(connect_error(OSError(113, "No Route"))) == "no route"

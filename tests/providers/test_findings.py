@@ -138,4 +138,6 @@ def test_every_clause_decides() -> None:
         "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 is what an absent size is",
     }
     kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
-    assert_every_clause_decides(module, check, equivalent, kinds)
+    names = "of_openai of_ollama of_lm_studio with_context _made_for _set_context _context _sees _name _objects _text"
+    functions = [getattr(module, name) for name in (*names.split(), "_number", "_whole", "_unique")]
+    assert_every_clause_decides(functions, check, equivalent, kinds)

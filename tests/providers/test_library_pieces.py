@@ -92,7 +92,8 @@ def check_marks() -> None:
 
 
 def test_every_mark_has_a_row() -> None:
-    assert_every_clause_decides(anthropic, check_marks, kinds=KINDS)
+    functions = [anthropic.marked, anthropic._message_marked, anthropic._last_marked]
+    assert_every_clause_decides(functions, check_marks, kinds=KINDS)
 
 
 # Settings

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from holdfast.testing.gates import settle_down
 from server.helpers import exchange, inside
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.http_messages import Address, Head, ResponseReader
 from holdfast.client.locate import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -22,8 +22,9 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelt
 from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
+from holdfast.http11.messages import Head, ResponseParser
+from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import Accepted, AgentMessage
-from holdfast.protocol.sse import SseEvent, SseReader
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
@@ -282,7 +283,7 @@ async def exchange(address: Address, request: bytes) -> Answer:
     reader, writer = await open_raw(address)
     try:
         writer.write(request)
-        response = ResponseReader("HEAD" if request.startswith(b"HEAD ") else "GET")
+        response = ResponseParser("HEAD" if request.startswith(b"HEAD ") else "GET")
         body = b""
         async with asyncio.timeout(_PATIENCE):
             while not response.is_done:
@@ -312,7 +313,7 @@ class RawStream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.response = ResponseReader()
+        self.response = ResponseParser()
         self.sse = SseReader()
         self.raw = b""
         self.wire = b""
@@ -351,7 +352,7 @@ class RawStream:
             await self.more()
 
     async def rest(self) -> bytes:
-        """Read to its proper end, which `ResponseReader` checks."""
+        """Read to its proper end, which `ResponseParser` checks."""
         while not self.is_over:
             await self.more()
         return self.raw

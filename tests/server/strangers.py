@@ -1,6 +1,6 @@
 """What browsers can be made to send, and what somebody without the token could: nothing of it may have an effect."""
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from server.helpers import inside
 
 __all__ = ["attempts", "with_origin"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
 from server.helpers import Server, exchange, open_raw, place, serving

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from client.play import Exchange, Playing, answer
+from holdfast.client.address import Address
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
-from holdfast.client.http_messages import Address
 from holdfast.client.request import OpenResponse
 from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send

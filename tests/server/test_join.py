@@ -3,7 +3,7 @@
 from holdfast.bus.backlog import Backlog, Reader, SlowReaderPolicy
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.protocol.sse import SseReader
+from holdfast.http11.sse import SseReader
 from holdfast.server.streams.frame_cache import FrameCache
 
 

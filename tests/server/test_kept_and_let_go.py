@@ -24,7 +24,7 @@ from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
 from holdfast.testing.gates import settle_down, start, until
-from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.command_process import RunningCommand
 from server.asking import asking
 from server.clock import Clock
 from server.helpers import (
@@ -307,7 +307,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         handle = server.manager.handle(workspace)
         first = Endless()
-        handle.services.jobs.add(job(), cast(Running, first))
+        handle.services.jobs.add(job(), cast(RunningCommand, first))
         await clock.forward(10 * linger, server.address)
         assert server.manager.handles == [handle], "somebody is there"
         await client.leave_workspace(workspace)
@@ -317,7 +317,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         await other.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
         assert server.manager.handles == [handle], "the time begins anew"
-        handle.services.jobs.add(job(), cast(Running, Endless()))
+        handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
         first.stop(0)
         await clock.forward(2, server.address)
         await until(lambda: not server.manager.handles, most=1_000_000)
@@ -328,7 +328,7 @@ async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
         clock = Clock()
         client, workspace = await server.opened()
         running = Endless()
-        server.manager.handle(workspace).services.jobs.add(job(), cast(Running, running))
+        server.manager.handle(workspace).services.jobs.add(job(), cast(RunningCommand, running))
         await client.leave_workspace(workspace)
         await clock.forward(60, server.address)
         assert len(server.manager.handles) == 1
@@ -341,7 +341,7 @@ async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
         client, workspace = await server.opened()
         jobs = server.manager.handle(workspace).services.jobs
         for session in ("s", "t"):
-            jobs.add(job(session), cast(Running, Endless()))
+            jobs.add(job(session), cast(RunningCommand, Endless()))
         first, second = await client.list_jobs(workspace)
         assert [item.id for item in await client.list_jobs(workspace, SessionId("t"))] == [second.id]
         path = f"/v1/workspaces/{workspace}/jobs/{first.id}"

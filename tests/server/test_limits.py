@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.client.http_messages import Address
+from holdfast.client.address import Address
 from server.helpers import exchange, inside, open_raw, place, serving
 
 PATIENCE = 20.0

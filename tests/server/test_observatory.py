@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import Change, RunComplete, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
@@ -21,16 +21,16 @@ from holdfast.server.telemetry.spans import Spans
 
 
 @pytest.fixture
-def owner() -> Iterator[House]:
-    with house() as made:
+def owner() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         yield made
 
 
-def _set(owner: House, text: str) -> None:
+def _set(owner: IsolatedHome, text: str) -> None:
     owner.settings.write_text(owner.settings.read_text() + text)
 
 
-def _scraped(owner: House) -> tuple[int, str]:
+def _scraped(owner: IsolatedHome) -> tuple[int, str]:
     with SyncClient(owner.where.address) as thin:
         status, body = thin.request("GET", "/metrics")
     return status, body.decode()
@@ -39,7 +39,7 @@ def _scraped(owner: House) -> tuple[int, str]:
 # Prometheus
 
 
-def test_metrics_are_off_unless_their_owner_wants_them(owner: House) -> None:
+def test_metrics_are_off_unless_their_owner_wants_them(owner: IsolatedHome) -> None:
     """A project's own file has no word in it, trusted or not."""
     (owner.work / "holdfast.toml").write_text("[options]\nmetrics = true\n")
     owner.say("trust", "--yes")
@@ -49,7 +49,7 @@ def test_metrics_are_off_unless_their_owner_wants_them(owner: House) -> None:
     assert "options.metrics" in text
 
 
-def test_what_the_server_does_is_counted(owner: House) -> None:
+def test_what_the_server_does_is_counted(owner: IsolatedHome) -> None:
     _set(owner, "[options]\nmetrics = true\n")
     owner.serve()
     owner.say("run", "words=3 tool=ls")
@@ -169,7 +169,7 @@ def collector() -> Iterator[Collector]:
             thread.join()
 
 
-def test_runs_steps_and_tools_become_spans(owner: House) -> None:
+def test_runs_steps_and_tools_become_spans(owner: IsolatedHome) -> None:
     """Below each other, with their outcomes, and without a word of what was said."""
     with collector() as there:
         _set(owner, f'[options]\ntelemetry = "http://127.0.0.1:{there.server_port}"\n')
@@ -207,7 +207,7 @@ def _facts(span: Sent) -> dict[str, str]:
     return {item.key: item.value.string_value for item in span.attributes}
 
 
-def test_without_the_package_work_goes_on(owner: House) -> None:
+def test_without_the_package_work_goes_on(owner: IsolatedHome) -> None:
     _set(owner, '[options]\ntelemetry = "http://127.0.0.1:9"\n')
     code = (
         "import sys; sys.modules['opentelemetry.sdk'] = None; sys.argv = ['holdfast', 'serve']\n"

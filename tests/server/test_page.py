@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.http_messages import Address
 from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until

@@ -87,20 +87,22 @@ def test_a_renewed_token_is_the_only_one(tmp_path: Path, now: Now) -> None:
 
 
 def test_a_note_that_cannot_be_written_refuses_no_page(
-    tmp_path: Path, now: Now, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, now: Now, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of a draft is replaced."""
+    """The old file stays, and no draft is left."""
     there = opened(tmp_path, now)
-    draft = tmp_path / "web.new"
-    draft.symlink_to(tmp_path / "elsewhere")
     there.exchange(there.link(()).code)
-    assert not (tmp_path / "elsewhere").exists()
-    assert not os.path.lexists(draft)
-    before = (tmp_path / "web.json").read_bytes()
-    draft.mkdir()
-    page = there.exchange(there.link(()).code)
+    before, names = (tmp_path / "web.json").read_bytes(), os.listdir(tmp_path)
+
+    def refuse(*_paths: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        page = there.exchange(there.link(()).code)
     assert is_let_in(there, page.token)
     assert (tmp_path / "web.json").read_bytes() == before
+    assert os.listdir(tmp_path) == names
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

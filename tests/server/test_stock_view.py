@@ -18,7 +18,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, Workspa
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.sse import SseEvent
+from holdfast.http11.sse import SseEvent
 from holdfast.server.streams.crush_stream import CrushStream
 from server.asking import Asking, asking
 from server.helpers import RawStream

@@ -12,11 +12,11 @@ import pytest
 from client.play import Exchange, Playing, answer, short_directory, stream_head
 from holdfast import __version__
 from holdfast.client import locate, server_check, workspace_connection
+from holdfast.client.address import Address, build_request
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
-from holdfast.client.http_messages import Address, build_request
 from holdfast.client.locate import ServerLocation, find, find_or_start
-from holdfast.client.request import ConnectionPool
+from holdfast.client.request import ServerConnections
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
@@ -111,7 +111,7 @@ async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
         await exchange.until_left()
 
     async with Playing(script) as address:
-        pool = ConnectionPool(address)
+        pool = ServerConnections(address)
         response = await pool.open(build_request(address, "GET", "/"), seconds=PATIENCE)
         for _ in range(20):
             await settle_down()
@@ -133,7 +133,7 @@ async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
         left.set()
 
     async with Playing(script) as address:
-        pool = ConnectionPool(address)
+        pool = ServerConnections(address)
         with pytest.raises(TimedOut):
             await pool.open(build_request(address, "GET", "/"), seconds=0.01)
         await asyncio.wait_for(left.wait(), PATIENCE)

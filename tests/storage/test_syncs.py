@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.atomic_files import FileUnwritable, replace_file
+from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
 from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
@@ -35,8 +36,7 @@ SOURCE = Path(holdfast.__file__).parent
 
 WRITERS = {
     # Whole and lasting; each has a test below.
-    "atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
-    "server/http/token_auth.py": "the token: whole, and the directory is synced",
+    "atomic_files.py": "settings, trust, credentials, the token: whole, and the directory is synced",
     "storage/schema.py": "the database: whole, and the directory is synced",
     # Whole: the old file or the new one. Which one a power cut leaves is open.
     "workspace/files/atomic_write.py": "edited files: whole",
@@ -50,7 +50,6 @@ WRITERS = {
     "cli/console/standard_streams.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
-    "server/web/web_app.py": "a note of open pages: without it they need a new link",
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",
     "workspace/git/git_command.py": "private git directory, made again",
@@ -123,6 +122,7 @@ LASTING: dict[str, tuple[str, Callable[[Path], object]]] = {
     ),
     "token": ("token", read_or_make_token),
     "any small file": ("file", lambda folder: replace_file(str(folder / "file"), b"new")),
+    "any private file": ("file", lambda folder: replace_private_file(str(folder / "file"), b"new")),
 }
 
 
@@ -152,6 +152,49 @@ def test_a_small_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, mon
                 replace_file(str(tmp_path / "file"), b"new")
         assert os.listdir(tmp_path) == ["file"]
         assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_private_file_that_need_not_be_durable_is_not_synced(tmp_path: Path) -> None:
+    with Record(tmp_path).running() as record:
+        replace_private_file(str(tmp_path / "file"), b"new", is_durable=False)
+    calls = [(call.kind, call.name) for call in record.calls if call.kind != "unlink"]
+    assert calls == [("create", calls[0][1]), ("rename", "file")]
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("write", [replace_file, replace_private_file])
+def test_a_draft_that_is_in_the_way_is_not_written_to(
+    write: Callable[[str, bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[str] = []
+    rename = os.replace
+
+    def note(draft: str, target: str) -> None:
+        drafts.append(draft)
+        rename(draft, target)
+
+    monkeypatch.setattr(os, "replace", note)
+    write(str(tmp_path / "file"), b"old")
+    outside = tmp_path / "outside"
+    outside.write_text("untouched")
+    for obstruct in (os.link, os.symlink):
+        obstruct(outside, drafts[0])
+        write(str(tmp_path / "file"), b"new")
+        assert outside.read_text() == "untouched"
+        assert sorted(os.listdir(tmp_path)) == ["file", "outside"]
+
+
+def test_a_link_to_a_settings_file_is_kept_and_one_to_a_private_file_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    for write, is_kept in ((replace_file, True), (replace_private_file, False)):
+        target.write_text("old")
+        target.chmod(0o644)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        write(str(link), b"new")
+        assert (link.is_symlink(), target.read_text()) == ((True, "new") if is_kept else (False, "old"))
+        assert link.read_text() == "new"
+        assert stat.S_IMODE(link.stat().st_mode) == 0o600
 
 
 def _refuse(*_arguments: object, **_options: object) -> None:

@@ -114,7 +114,7 @@ async def desk(tmp_path: Path, times: BashTimes) -> AsyncIterator[Desk]:
     root.mkdir()
     guard = Guard()
     await guard.ready()
-    yield await Desk(root, guard, times, JobLimits(most=2, grace=GRACE)).open()
+    yield await Desk(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
     await guard.close()
 
 
@@ -305,7 +305,7 @@ async def tree_desk(tmp_path: Path, times: BashTimes) -> AsyncIterator[Desk]:
     root.mkdir()
     guard = Guard("tree")
     await guard.ready()
-    yield await Desk(root, guard, times, JobLimits(most=2, grace=GRACE)).open()
+    yield await Desk(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
     await guard.close()
 
 

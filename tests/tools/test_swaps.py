@@ -17,7 +17,7 @@ from holdfast.workspace.files import open_files
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process.child_process import Child, spawn
-from holdfast.workspace.project_context import context_files, context_places
+from holdfast.workspace.project_context import find_context_sources, read_context_files
 from holdfast.workspace.search.fallback_scan import walk
 from tools.desk import Desk
 from trials.link_swaps import SECRET, Swapped, exchange, try_swap
@@ -159,10 +159,10 @@ def test_our_own_walk_stays_below_the_directory_it_has_opened(place: Swapped) ->
 def test_context_files_are_judged_when_they_are_opened(place: Swapped) -> None:
     for folder in (place.root / "d", place.outside):
         (folder / "notes.md").write_text(f"from {folder.name}")
-    places = context_places(place.root, (), ["d/notes.md"])
-    assert [file.text for file in context_files(places)] == ["from d"]
+    places = find_context_sources(place.root, (), ["d/notes.md"])
+    assert [file.text for file in read_context_files(places)] == ["from d"]
     exchange(*place.pairs[0])
-    assert context_files(places) == []
+    assert read_context_files(places) == []
 
 
 def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from holdfast.workspace.files.open_files import digest_of
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.child_process import Child
-from holdfast.workspace.search.search import FoundFiles, FoundText, GrepRequest, Match, Search, Searcher
+from holdfast.workspace.search.search import FileMatches, GrepRequest, Match, Searcher, SearchScope, TextMatches
 from tools.direct import Direct
 from trials.sandbox_escapes import git
 from workspace.test_search_ways import Played
@@ -130,19 +130,19 @@ def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatc
 class Finder(Searcher):
     """Finds what it was told to, and keeps where it was to look."""
 
-    def __init__(self, text: FoundText | None = None, files: FoundFiles | None = None) -> None:
+    def __init__(self, text: TextMatches | None = None, files: FileMatches | None = None) -> None:
         super().__init__()
-        self.where: list[Search] = []
+        self.where: list[SearchScope] = []
         self.patterns: list[object] = []
-        self._text = text or FoundText((), is_truncated=False, is_late=False)
-        self._files = files or FoundFiles((), is_truncated=False, is_late=False)
+        self._text = text or TextMatches((), is_truncated=False, is_timed_out=False)
+        self._files = files or FileMatches((), is_truncated=False, is_timed_out=False)
 
-    async def grep(self, where: Search, ask: GrepRequest) -> FoundText:
+    async def grep(self, where: SearchScope, ask: GrepRequest) -> TextMatches:
         self.where.append(where)
         self.patterns.append(ask)
         return self._text
 
-    async def files(self, where: Search, pattern: str) -> FoundFiles:
+    async def files(self, where: SearchScope, pattern: str) -> FileMatches:
         self.where.append(where)
         self.patterns.append(pattern)
         return self._files
@@ -155,7 +155,7 @@ async def test_how_a_search_is_told(root: Path, count: int, is_truncated: bool, 
     """What was cut, and what was broken off, is called so: a model must not take it for all there is."""
     matches = tuple(Match("sub/f\n", line, 3, "text") for line in range(1, count + 1))
     paths = tuple(f"f{number}\n" for number in range(count))
-    finder = Finder(FoundText(matches, is_truncated, is_late), FoundFiles(paths, is_truncated, is_late))
+    finder = Finder(TextMatches(matches, is_truncated, is_late), FileMatches(paths, is_truncated, is_late))
     call = Direct(root, [Grep(finder), Glob(finder)])
     outcome = await call("grep", pattern="x")
     assert json.loads(outcome.metadata) == {"number_of_matches": count, "truncated": is_truncated or is_late}
@@ -182,7 +182,7 @@ async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", "/server")
     (root / "sub").mkdir()
     (root / "sub/f").write_text("")
-    finder = Finder(FoundText((Match("f", 1, 1, "x"),), is_truncated=False, is_late=False))
+    finder = Finder(TextMatches((Match("f", 1, 1, "x"),), is_truncated=False, is_timed_out=False))
     settings = ToolSettings()
     call = Direct(root, [Grep(finder, lambda: settings), Glob(finder, lambda: settings)])
     call.environment = {"PATH": "/client", "LANG": "C", "SECRET": "s"}
@@ -192,9 +192,9 @@ async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytes
     assert finder.patterns[1:] == ["/*", f"{root}/subject/*"]
     environment = {"PATH": "/client", "LANG": "C"}
     assert finder.where == [
-        Search(str(root), f"{root}/sub/f", environment, 5.0, is_file=True),
-        Search(str(root), f"{root}/sub", environment, 30.0),
-        Search(str(root), f"{root}/sub", environment, 30.0),
+        SearchScope(str(root), f"{root}/sub/f", environment, 5.0, is_file=True),
+        SearchScope(str(root), f"{root}/sub", environment, 30.0),
+        SearchScope(str(root), f"{root}/sub", environment, 30.0),
     ]
     settings = ToolSettings(grep={"timeout": 2_000_000_000}, glob={"timeout": 3_000_000_000})
     call.environment = {}

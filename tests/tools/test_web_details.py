@@ -15,7 +15,7 @@ from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.web_client import Target, WebClient, address_note, checked
+from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
 from tools.direct import Direct
 from workspace.web_server import Visit, WebServer, web_server
 
@@ -65,7 +65,7 @@ def test_the_clock_stands_while_somebody_thinks() -> None:
         deadline = asyncio.timeout(30)
         async with deadline:
             await elapse(20)
-            await without_clock(deadline, slow)(checked("http://a.example"))
+            await without_clock(deadline, slow)(parse_target("http://a.example"))
             assert deadline.when() == pytest.approx(loop.time() + 10)
 
     in_virtual_time(main)
@@ -204,7 +204,7 @@ async def test_how_many_redirects_are_followed(web: WebServer, redirects: int, i
     for number in range(redirects):
         web.redirect(f"/{number}", f"/{number + 1}")
     web.page(f"/{redirects}", b"end", "text/plain")
-    way = WebClient().get(checked(f"{web.url}/0"), agree, {})
+    way = WebClient().get(parse_target(f"{web.url}/0"), agree, {})
     if is_reached:
         async with way as answer:
             assert await answer.read(10) == (b"end", False)

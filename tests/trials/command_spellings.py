@@ -17,7 +17,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expansions
+from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
 
 __all__ = ["SpellingStage", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
 
@@ -308,7 +308,7 @@ class SpellingStage:
             PermissionSettings(deny=(f"bash({_PROGRAM} *)", "write(keep/**)"), allow=("bash",)),
             str(self.project),
             real=os.path.realpath,
-            expansions=expansions,
+            expansions=expand_glob,
             programs=ProgramFiles(lambda: self._environment["PATH"]),
         )
         self.reset()

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.workspace.process.command_process import Launch, Processes, Running
+from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
 from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
 
 __all__ = ["SHAPES", "Watched", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
@@ -111,7 +111,7 @@ class Watched:
         self.token = new_token()
         self.ready = asyncio.Event()
         self.has_started = False
-        self.running: Running = processes.start(launch_of(shape, self.token), say=self._say)
+        self.running: RunningCommand = processes.start(launch_of(shape, self.token), on_output=self._say)
         self.running.ended.add_done_callback(lambda _: self.ready.set())
 
     def _say(self, text: str) -> None:
@@ -121,7 +121,7 @@ class Watched:
 
     async def stop(self, grace: float) -> TreeEnd:
         """Stop it; the end must mean that nothing is left."""
-        end = await self.running.stopped(grace)
+        end = await self.running.stop_and_wait(grace)
         left = survivors(self.token)
         assert not left, f"survivors: {left}"
         assert not end.left

@@ -23,7 +23,7 @@ from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.child_process import spawn
 from holdfast.workspace.process.shell_call import command_environment
 from holdfast.workspace.project_context import git_state
-from holdfast.workspace.search.search import GrepRequest, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 from trials.hostile_repositories import FORMS, KEYS, Arena
 
 __all__ = ["LINES", "Probed", "probe", "try_repository"]
@@ -78,7 +78,7 @@ async def _own_calls(arena: Arena, workspace: str) -> None:
         if git.prepare(workspace, environment, workspace) is not None:
             # Without git the search is a walk of our own.
             searcher = Searcher(git=git, uses_ripgrep=False)
-            where = Search(workspace, workspace, environment, 20)
+            where = SearchScope(workspace, workspace, environment, 20)
             await searcher.grep(where, GrepRequest("one"))
             await searcher.files(where, "**")
     finally:

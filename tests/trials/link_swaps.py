@@ -15,7 +15,7 @@ from holdfast.tools.ls import Listing
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.files.open_files import locate, open_directory
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.search.search import GrepRequest, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 
 __all__ = ["SECRET", "Swapped", "exchange", "try_swap"]
 
@@ -73,7 +73,7 @@ async def _shown(place: Swapped, chance: random.Random) -> str:
     found = locate(root, path)
     if not found.is_inside:
         return ""
-    where = Search(root, found.path, environment, 30)
+    where = SearchScope(root, found.path, environment, 30)
     match chance.choice(("grep", "glob", "ls")):
         case "grep":
             return str((await searcher.grep(where, GrepRequest("needle"))).matches)

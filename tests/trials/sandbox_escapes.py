@@ -210,7 +210,7 @@ async def _run(processes: Processes, stage: Stage, script: str) -> dict[str, str
     launch = Launch(("/bin/bash", "-c", script), str(stage.workspace), env, 0.25)
     running, _ = await processes.run(launch)
     found: dict[str, str] = {"": running.remark}
-    for part in running.stdout.shown().split(_MARK)[1:]:
+    for part in running.stdout.excerpt().split(_MARK)[1:]:
         name, _, text = part.partition("\n")
         found[name] = found.get(name, "") + text
     return found

@@ -189,10 +189,10 @@ async def cancel_plan(processes: Processes, plan: Plan, folder: Path, grace: flo
     """Start a plan and cancel it as soon as it is ready. Raises `AssertionError` if something is left."""
     held, ready = _Held(folder), asyncio.Event()
     try:
-        running = processes.start(plan.launch(held.path, os.getpid()), say=lambda _: ready.set())
+        running = processes.start(plan.launch(held.path, os.getpid()), on_output=lambda _: ready.set())
         running.ended.add_done_callback(lambda _: ready.set())
         await ready.wait()
-        end = await running.stopped(grace)
+        end = await running.stop_and_wait(grace)
         assert held.is_free(), f"{plan} survived its cancel"
         return end
     finally:
@@ -209,7 +209,7 @@ from holdfast.workspace.process.command_process import Processes
 async def main():
     processes = Processes(Guard("tree"), Path(sys.argv[1]))
     for held, plan in json.loads(sys.argv[2]):
-        processes.start(Plan(*plan).launch(held, os.getpid()), say=lambda text: print(text, end="", flush=True))
+        processes.start(Plan(*plan).launch(held, os.getpid()), on_output=lambda text: print(text, end="", flush=True))
     await asyncio.Event().wait()
 
 asyncio.run(main())

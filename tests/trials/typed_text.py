@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from textual import events
+from textual import events, on
 from textual.pilot import Pilot
 
 from holdfast.client.answer_focus import SETTLE
 from holdfast.client.locate import locate
 from holdfast.tui import app
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.widgets.approval_panel import RequestPanel
+from holdfast.tui.server_connection import ServerConnection
+from holdfast.tui.widgets.composer import Composer
 
 __all__ = ["TypedApp", "Typist", "try_typed_text"]
 
@@ -30,26 +31,52 @@ _QUESTION = {
 }
 
 
+class RecordingConnection(ServerConnection):
+    """A connection without a server, which records the answers."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of the base class
+        super().__init__(*arguments, **options)
+        self.answers: list[dict[str, Any]] = []
+
+    async def open(self) -> None:
+        """Stay closed."""
+        await asyncio.Event().wait()
+
+    async def answer_permission(self, body: dict[str, Any]) -> None:
+        """Record the answer."""
+        self.answers.append(body)
+
+    async def answer_question(self, request_id: str, body: dict[str, Any]) -> None:
+        """Record the answer."""
+        self.answers.append(body)
+
+
 class TypedApp(HoldfastApp):
-    """Records what would be sent."""
+    """The app without a server. It records answers and prompts; its clock is virtual."""
 
     CSS_PATH = str(Path(app.__file__).with_name("holdfast.tcss"))
 
     def __init__(self) -> None:
-        super().__init__(locate(None, "/nonexistent"), "/nonexistent")
         self.seconds = 1_000.0
-        self.clock = lambda: self.seconds
-        self.answers: list[dict[str, Any]] = []
         self.prompts: list[str] = []
+        super().__init__(
+            locate(None, "/nonexistent"),
+            "/nonexistent",
+            connection_type=RecordingConnection,
+            clock=lambda: self.seconds,
+        )
 
-    def _open(self) -> None:  # type: ignore[override]
-        """There is no server."""
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """The answers so far."""
+        assert isinstance(self.connection, RecordingConnection)
+        return self.connection.answers
 
-    def _prompt(self, text: str, **_: object) -> None:  # type: ignore[override]
-        self.prompts.append(text)
-
-    async def _send_answer(self, panel: RequestPanel, body: dict[str, Any], *_: object) -> None:
-        self.answers.append(body)
+    @on(Composer.Sent)
+    def _record(self, event: Composer.Sent) -> None:
+        # Instead of the app's own handler.
+        event.prevent_default()
+        self.prompts.append(event.text)
 
 
 class Typist:
@@ -68,7 +95,7 @@ class Typist:
             step = min(milliseconds, 100)
             milliseconds -= step
             self._app.seconds += step / 1000
-            self._app.tick_keyboard()
+            self._app.approvals.tick_keyboard()
             await self._flush()
 
     async def press(self, key: str, character: str | None = None) -> None:
@@ -79,7 +106,7 @@ class Typist:
         """Until what was posted has been processed, by the app and the editor, and what came of it by both again."""
         for _ in range(2):
             done = asyncio.Event()
-            self._app.call_later(self._app.editor.call_later, self._app.call_later, done.set)
+            self._app.call_later(self._app.context.composer.call_later, self._app.call_later, done.set)
             await done.wait()
 
     async def letter(self) -> None:
@@ -94,7 +121,7 @@ class Typist:
 
     async def appear(self) -> None:
         """Another request, of either kind; the one before it was answered elsewhere."""
-        view = self._app.link.view
+        view = self._app.connection.view
         view.permissions.clear()
         view.questions.clear()
         self._requests += 1
@@ -109,9 +136,9 @@ class Typist:
                 "tool_call_id": "c",
                 "questions": [{"id": "q", **_QUESTION}],
             }
-        self._app.draw_asks()
+        self._app.approvals.draw_requests()
         async with asyncio.timeout(20):
-            while self._app.keyboard.request != name:
+            while self._app.approvals.keyboard.request != name:
                 await self._pilot.pause()
 
     async def word(self) -> None:
@@ -133,8 +160,8 @@ class Typist:
     def check(self) -> None:
         """Nothing is answered, and every letter is in a prompt or in the composer."""
         assert not self._app.answers, f"typed text answered: {self._app.answers}"
-        kept = "".join((*self._app.prompts, self._app.editor.text))
-        digits = self._app.keyboard.digits
+        kept = "".join((*self._app.prompts, self._app.context.composer.text))
+        digits = self._app.approvals.keyboard.digits
         assert _letters(kept + digits) == _letters(self.typed), f"typed {self.typed!r}, kept {kept!r}"
 
     async def answer(self) -> None:
@@ -144,7 +171,7 @@ class Typist:
             await self.press("tab")
             await self._pilot.pause()
         else:
-            self._app.editor.text = ""
+            self._app.context.composer.text = ""
             await self.wait(SETTLE + 100)
             # A key counts from its delivery by the terminal: that has to be after the request was drawn as active.
             self._app.seconds += 0.1
@@ -152,7 +179,7 @@ class Typist:
         await self.press("enter")
         await self.wait(200)
         await self._pilot.pause()
-        assert len(self._app.answers) == 1, f"a deliberate answer was lost: {self._app.keyboard}"
+        assert len(self._app.answers) == 1, f"a deliberate answer was lost: {self._app.approvals.keyboard}"
 
 
 def _letters(text: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expansions
+from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
 
 __all__ = ["UnaskedStage", "hostile_line", "try_unasked"]
 
@@ -112,7 +112,7 @@ class UnaskedStage:
             PermissionSettings(),
             str(self.project),
             real=os.path.realpath,
-            expansions=expansions,
+            expansions=expand_glob,
             programs=ProgramFiles(lambda: self._environment["PATH"]),
         )
         self._files = self._state()

@@ -11,7 +11,6 @@ from typing import cast
 from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.pilot import Pilot
-from textual.widgets import Static
 
 from holdfast.client.locate import ServerLocation
 from holdfast.engine.ports import Model
@@ -22,16 +21,40 @@ from server.helpers import EchoModel, Place, Server, place, serving
 __all__ = ["Screen", "drawn", "looking", "standing"]
 
 
-class Screen:
-    """The app with somebody in front of it."""
+class KeyboardClock:
+    """The clock of the keyboard: it runs, is stopped, or is moved ahead."""
 
-    def __init__(self, app: HoldfastApp, pilot: Pilot[int]) -> None:
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._stopped_at: float | None = None
+
+    def __call__(self) -> float:
+        return (time.monotonic() if self._stopped_at is None else self._stopped_at) + self._ahead
+
+    def stop(self) -> None:
+        """Let no time pass until `start`, except by `advance`."""
+        self._stopped_at = time.monotonic()
+
+    def start(self) -> None:
+        """Let time pass again."""
+        self._stopped_at = None
+
+    def advance(self, seconds: float) -> None:
+        """Let this much time pass at once."""
+        self._ahead += seconds
+
+
+class Screen:
+    """The app with a user in front of it."""
+
+    def __init__(self, app: HoldfastApp, pilot: Pilot[int], clock: KeyboardClock | None = None) -> None:
         self.app = app
         self.pilot = pilot
+        self.clock = clock or KeyboardClock()
 
     @property
-    def editor(self) -> Composer:
-        return self.app.editor
+    def composer(self) -> Composer:
+        return self.app.context.composer
 
     async def until(self, is_so: Callable[[], bool], what: str) -> None:
         try:
@@ -48,23 +71,25 @@ class Screen:
 
     async def asks(self, kind: type[object]) -> None:
         """Until such a panel is shown, and the keyboard knows of it."""
-        await self.until(lambda: isinstance(self.app.panel, kind) and bool(self.app.keyboard.request), kind.__name__)
+        await self.until(
+            lambda: isinstance(self.app.approvals.panel, kind) and bool(self.app.approvals.keyboard.request),
+            kind.__name__,
+        )
         await self.pilot.pause()
 
     def stop_clock(self) -> None:
         """Let no time pass for the keyboard, however busy the machine is: no request accepts keys by itself."""
-        now = self.app.clock()
-        self.app.clock = lambda: now
+        self.clock.stop()
 
     async def settles(self) -> None:
         """Let the time pass after which the request accepts keys."""
-        ahead = self.app.clock() - time.monotonic() + 60
-        self.app.clock = lambda: time.monotonic() + ahead
-        self.app.tick_keyboard()
-        await self.until(lambda: self.app.keyboard.is_settled, "an active request")
+        self.clock.start()
+        self.clock.advance(60)
+        self.app.approvals.tick_keyboard()
+        await self.until(lambda: self.app.approvals.keyboard.is_settled, "an active request")
 
     async def answered(self) -> None:
-        await self.until(lambda: self.app.panel is None, "no request is shown")
+        await self.until(lambda: self.app.approvals.panel is None, "no request is shown")
 
     async def opens(self, kind: type[object]) -> None:
         """Until such a dialog is open, and can be answered."""
@@ -75,14 +100,14 @@ class Screen:
         await self.until(lambda: len(self.app.screen_stack) == 1, "the conversation again")
 
     def conversation(self) -> str:
-        rows = self.app.transcript.rows.rows
+        rows = self.app.context.transcript.rows.rows
         return "\n".join(strip.text.rstrip() for row in rows for strip in row.lines or ())
 
     def line(self, name: str) -> str:
-        return str(self.app.base.query_one(f"#{name}", Static).render())
+        return str(self.app.context.line(name).render())
 
     async def write(self, text: str, key: str = "enter") -> None:
-        self.editor.insert(text)
+        self.composer.insert(text)
         await self.pilot.press(key)
 
     async def said(self, text: str) -> None:
@@ -98,8 +123,8 @@ class Screen:
         screen = self.app.screen
         console.print(screen._compositor.render_update(full=True, screen_stack=self.app._background_screens))
         text = console.export_text(styles=False)
-        text = text.replace(self.app.link.directory, "/project".ljust(len(self.app.link.directory)))
-        text = text.replace(self.app.link.client.client_id[:8], "12345678")
+        text = text.replace(self.app.connection.directory, "/project".ljust(len(self.app.connection.directory)))
+        text = text.replace(self.app.connection.client.client_id[:8], "12345678")
         text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
         text = re.sub(r"\b\d+ s\b", "0 s", text).replace("Thought for 0 s", "Thought")
         text = re.sub(r"[\u2800-\u28ff]", "⠋", text)
@@ -124,10 +149,11 @@ async def looking(
     yolo: bool = False,
 ) -> AsyncIterator[Screen]:
     where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
-    app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo)
+    clock = KeyboardClock()
+    app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo, clock=clock)
     async with app.run_test(size=size) as pilot:
-        screen = Screen(app, pilot)
-        await screen.until(lambda: app.link.state == "live", "the workspace is open")
+        screen = Screen(app, pilot, clock)
+        await screen.until(lambda: app.connection.state == "live", "the workspace is open")
         yield screen
 
 

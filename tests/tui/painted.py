@@ -4,8 +4,8 @@ from rich.console import Console
 
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Role, ToolResult
-from holdfast.tui.block_render import paint
-from holdfast.tui.blocks import Block, Scene, blocks_of
+from holdfast.tui.block_render import render_block
+from holdfast.tui.blocks import Block, MessageContext, blocks_of
 from holdfast.tui.palette import DARK
 
 __all__ = ["CALL", "DONE", "drawn", "message", "shown"]
@@ -19,10 +19,10 @@ def message(role: Role, *parts: Part, id: str = "m1") -> Message:
 
 
 def shown(item: Message, **results: ToolResult) -> list[Block]:
-    return list(blocks_of(item, Scene({ToolCallId(name): result for name, result in results.items()})))
+    return list(blocks_of(item, MessageContext({ToolCallId(name): result for name, result in results.items()})))
 
 
 def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
     console = Console(width=width, color_system=None)
-    lines = console.render_lines(paint(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
+    lines = console.render_lines(render_block(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
     return ["".join(segment.text for segment in line).rstrip() for line in lines]

@@ -7,9 +7,9 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.welcome import start_actions, welcome_text
 from holdfast.tui.widgets.composer import Composer
 from holdfast.tui.widgets.transcript import Transcript
-from holdfast.tui.widgets.welcome import doors, welcome
 from server.helpers import EchoModel, FeedModel, prompt
 from tui.looking import looking, standing
 
@@ -19,7 +19,7 @@ async def test_the_first_screen_says_where_one_is_and_what_to_do() -> None:
         assert not screen.app.query_one(Transcript).display
         console = Console(width=100)
         with console.capture() as capture:
-            console.print(welcome(screen.app.link, "", 30))
+            console.print(welcome_text(screen.app.connection, "", 30))
         assert "Write what you want done" in capture.get()
         assert server.place.project() in capture.get()
 
@@ -34,10 +34,10 @@ class _Real(EchoModel):
 
 async def test_the_door_names_the_file_that_would_be_written() -> None:
     async with standing(_Real()) as (_, server), looking(server) as screen:
-        assert ("init", "Write AGENTS.md") in [door[:2] for door in doors(screen.app.link)]
-        client = screen.app.link.client
-        await client.config_set(screen.app.link.workspace, "options.initialize_as", "GUIDE.md")
-        options = screen.app.query_one("#welcome-doors", OptionList)
+        assert ("init", "Write AGENTS.md") in [door[:2] for door in start_actions(screen.app.connection)]
+        client = screen.app.connection.client
+        await client.config_set(screen.app.connection.workspace, "options.initialize_as", "GUIDE.md")
+        options = screen.app.query_one("#start-actions", OptionList)
         await screen.until(lambda: "Write GUIDE.md" in str(options.get_option("init").prompt), "the new name")
 
 
@@ -68,8 +68,8 @@ async def test_two_escapes_cancel_and_what_waited_comes_back() -> None:
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("go")
         await model.asked.wait()
-        client = screen.app.link.client
-        assert screen.app.link.session is not None
+        client = screen.app.connection.client
+        assert screen.app.connection.session is not None
         await screen.write("and then this")
         await screen.until(lambda: "and then this" in screen.line("queue"), "the queue")
         await screen.pilot.press("escape")
@@ -77,7 +77,7 @@ async def test_two_escapes_cancel_and_what_waited_comes_back() -> None:
         await screen.pilot.press("escape")
         await screen.shows("Cancelled")
         await screen.until(lambda: screen.app.query_one(Composer).text == "and then this", "the prompt in the editor")
-        runs = await client.list_runs(screen.app.link.workspace)
+        runs = await client.list_runs(screen.app.connection.workspace)
         assert {run.outcome for run in runs} == {"cancelled"}
 
 
@@ -86,8 +86,8 @@ async def test_what_others_do_appears() -> None:
         await screen.write("first")
         await screen.shows("echo: first")
         other, workspace = await server.opened()
-        assert screen.app.link.session is not None
-        await prompt(other, workspace, screen.app.link.session, "from elsewhere")
+        assert screen.app.connection.session is not None
+        await prompt(other, workspace, screen.app.connection.session, "from elsewhere")
         await screen.shows("echo: from elsewhere")
 
 
@@ -97,7 +97,7 @@ async def test_a_session_can_be_chosen() -> None:
         session = await client.create_session(workspace, "The old one")
         await prompt(client, workspace, session.id, "long ago")
         async with looking(server) as screen:
-            await screen.until(lambda: SessionId(session.id) in screen.app.link.view.sessions, "the session")
+            await screen.until(lambda: SessionId(session.id) in screen.app.connection.view.sessions, "the session")
             await screen.pilot.press("ctrl+s")
             await screen.until(lambda: isinstance(screen.app.screen, Picker), "the list")
             await screen.pilot.press("o", "l", "d", "enter")

@@ -27,11 +27,19 @@ from holdfast.domain.messages import (
     ToolResultPart,
 )
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.approvals import alert, desktop_command
-from holdfast.tui.attachments import LARGEST, TooLarge, attached, best, mention_at, mentioned, path_in_paste
-from holdfast.tui.block_render import code_of_block, marked, text_of_block
-from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
+from holdfast.tui.attachments import (
+    MAX_SIZE,
+    TooLarge,
+    best_matches,
+    find_mentions,
+    open_mention,
+    pasted_path,
+    read_attachment,
+)
+from holdfast.tui.block_render import block_code, block_text, highlight_matches
+from holdfast.tui.blocks import AnswerBlock, MessageContext, ToolBlock, TurnEndBlock, blocks_of
 from holdfast.tui.diff_render import DiffView
+from holdfast.tui.notifications import desktop_command, terminal_sequence
 from holdfast.tui.palette import DARK, PLAIN, Palette
 from holdfast.tui.slash_commands import COMMANDS
 from tui.painted import CALL, drawn, message, shown
@@ -103,8 +111,8 @@ def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
     console = Console(width=120)
     options = console.options
 
-    def drawn_as(name: str, look: Palette = DARK) -> list[list[Segment]]:
-        return console.render_lines(DiffView(lines, look, split=split, name=name), options, pad=False)
+    def drawn_as(name: str, palette: Palette = DARK) -> list[list[Segment]]:
+        return console.render_lines(DiffView(lines, palette, split=split, name=name), options, pad=False)
 
     def plain(rows: list[list[Segment]]) -> list[str]:
         return ["".join(segment.text for segment in row) for row in rows]
@@ -139,18 +147,22 @@ def test_a_helper_stands_below_the_call_that_sent_it() -> None:
     def helped(owner: MessageId, call: ToolCallId) -> list[Message]:
         return [used, told] if (owner, call) == ("m1", "c1") else []
 
-    (card,) = blocks_of(sent, Scene(helped=helped))
-    assert isinstance(card, Card)
+    (card,) = blocks_of(sent, MessageContext(subagent_messages=helped))
+    assert isinstance(card, ToolBlock)
     assert [(step.name, step.state) for step in card.steps] == [("grep", "done")]
     assert drawn(card) == ["  ◐ agent  look", "  │ ● grep  x"]
 
 
 def test_the_last_line_of_a_turn_says_who_and_how_long() -> None:
     done = message("assistant", TextPart(Text("x")), FinishPart(Finish("end_turn", 75)))
-    assert list(blocks_of(done, Scene(asked_at=lambda _: 10)))[-1] == Closing("", 65, 75)
+    assert list(blocks_of(done, MessageContext(run_prompted_at=lambda _: 10)))[-1] == TurnEndBlock("", 65, 75)
     steps = message("assistant", TextPart(Text("x")), FinishPart(Finish("tool_use", 75)))
-    assert not [block for block in blocks_of(steps, Scene(asked_at=lambda _: 10)) if isinstance(block, Closing)]
-    assert drawn(Closing("big", 65)) == ["  ◇ big · 1 min 05 s"]
+    assert not [
+        block
+        for block in blocks_of(steps, MessageContext(run_prompted_at=lambda _: 10))
+        if isinstance(block, TurnEndBlock)
+    ]
+    assert drawn(TurnEndBlock("big", 65)) == ["  ◇ big · 1 min 05 s"]
 
 
 def test_a_command_of_a_person_is_shown() -> None:
@@ -164,15 +176,15 @@ def test_a_command_of_a_person_is_shown() -> None:
 
 
 def test_code_can_be_taken_out_of_an_answer() -> None:
-    assert code_of_block(Prose("Try\n\n```sh\nls\npwd\n```\n\nand\n\n~~~\nx\n~~~")) == "ls\npwd\nx"
-    assert code_of_block(Prose("no code")) == ""
-    assert code_of_block(Card("bash", '{"command":"ls"}', "done", "a.txt")) == "ls"
-    assert text_of_block(Card("bash", '{"command":"ls"}', "done", "a.txt\n<cwd>/x</cwd>")) == "ls\na.txt"
+    assert block_code(AnswerBlock("Try\n\n```sh\nls\npwd\n```\n\nand\n\n~~~\nx\n~~~")) == "ls\npwd\nx"
+    assert block_code(AnswerBlock("no code")) == ""
+    assert block_code(ToolBlock("bash", '{"command":"ls"}', "done", "a.txt")) == "ls"
+    assert block_text(ToolBlock("bash", '{"command":"ls"}', "done", "a.txt\n<cwd>/x</cwd>")) == "ls\na.txt"
 
 
 def test_what_is_found_is_marked() -> None:
     strip = Strip([Segment("日本 one "), Segment("ONE more", Style(bold=True))])
-    found = marked(strip, "one", Style(reverse=True))
+    found = highlight_matches(strip, "one", Style(reverse=True))
     assert found.text == strip.text
     assert [segment.text for segment in found if segment.style and segment.style.reverse] == ["one", "ONE"]
 
@@ -181,36 +193,36 @@ def test_what_is_found_is_marked() -> None:
 
 
 def test_names_are_found_in_what_is_written() -> None:
-    assert mention_at("look at @src/pa") == "src/pa"
-    assert mention_at("@") == ""
-    assert mention_at("me@example.org") is None
-    assert mention_at("@done now") is None
-    assert mentioned('see @a.py, @"b c.md" and @a.py; not me@example.org') == ["a.py", "b c.md"]
+    assert open_mention("look at @src/pa") == "src/pa"
+    assert open_mention("@") == ""
+    assert open_mention("me@example.org") is None
+    assert open_mention("@done now") is None
+    assert find_mentions('see @a.py, @"b c.md" and @a.py; not me@example.org') == ["a.py", "b c.md"]
 
 
 def test_a_few_letters_find_the_best_name() -> None:
     names = ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt", "README.md"]
-    assert best("par", names) == ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt"]
-    assert best("tpar", names)[0] == "tests/test_parser.py"
-    assert best("zzz", names) == []
-    assert len(best("", names, limit=2)) == 2
+    assert best_matches("par", names) == ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt"]
+    assert best_matches("tpar", names)[0] == "tests/test_parser.py"
+    assert best_matches("zzz", names) == []
+    assert len(best_matches("", names, limit=2)) == 2
 
 
 def test_files_that_can_go_along(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "b.bin").write_bytes(b"\0\1\2")
     (tmp_path / "c.png").write_bytes(b"\x89PNG")
-    (tmp_path / "d.log").write_bytes(b"x" * (LARGEST + 1))
-    text = attached(str(tmp_path / "a.py"), "a.py")
+    (tmp_path / "d.log").write_bytes(b"x" * (MAX_SIZE + 1))
+    text = read_attachment(str(tmp_path / "a.py"), "a.py")
     assert text is not None
     assert (text.mime_type, text.file_path, text.content) == ("text/plain; charset=utf-8", "a.py", b"x = 1\n")
-    assert attached(str(tmp_path / "b.bin"), "b.bin") is None
-    assert attached(str(tmp_path / "missing"), "missing") is None
-    picture = attached(str(tmp_path / "c.png"), "c.png")
+    assert read_attachment(str(tmp_path / "b.bin"), "b.bin") is None
+    assert read_attachment(str(tmp_path / "missing"), "missing") is None
+    picture = read_attachment(str(tmp_path / "c.png"), "c.png")
     assert picture is not None
     assert picture.mime_type == "image/png"
     with pytest.raises(TooLarge):
-        attached(str(tmp_path / "d.log"), "d.log")
+        read_attachment(str(tmp_path / "d.log"), "d.log")
 
 
 def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) -> None:
@@ -219,9 +231,9 @@ def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) 
     path = str(picture)
     escaped = path.replace(" ", "\\ ").replace("(", "\\(").replace(")", "\\)")
     for text in (path, f"'{path}'", f'"{path}" ', escaped, f"file://{quote(path)}", f"{path}\n"):
-        assert path_in_paste(text) == path, text
+        assert pasted_path(text) == path, text
     for text in ("it's a.png", f"{path} and {path}", f"{path}\nand more.png", str(tmp_path / "none.png")):
-        assert path_in_paste(text) is None, text
+        assert pasted_path(text) is None, text
 
 
 # Those who look away.
@@ -240,7 +252,7 @@ def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) 
     ],
 )
 def test_a_word_to_those_who_look_away(style: str, environment: dict[str, str], sequence: str) -> None:
-    assert alert(style, "It is done;\x1breally", environment) == sequence
+    assert terminal_sequence(style, "It is done;\x1breally", environment) == sequence
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.dialogs import Confirm, TextInput
 from holdfast.tui.screens.pager import DiffScreen
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.terminal_text import shown_exactly
+from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
 from server.helpers import Server, place, process, prompt
@@ -78,8 +78,8 @@ async def test_the_time_of_a_request_may_be_up_when_the_app_has_closed() -> None
         async with looking(server) as screen:
             await screen.write("write it")
             await screen.asks(ApprovalPanel)
-        assert not screen.app.is_shown
-        screen.app.tick_keyboard()
+        assert not screen.app.context.is_mounted
+        screen.app.approvals.tick_keyboard()
 
 
 async def test_a_no_can_have_a_reason() -> None:
@@ -97,7 +97,7 @@ async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
         await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
         other.via = "page"
-        ask = (await screen.app.link.client.pending_permissions(workspace))[0]
+        ask = (await screen.app.connection.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
         assert (await other.grant(workspace, answer)).resolved
         await screen.answered()
@@ -110,8 +110,8 @@ async def test_a_cancel_closes_the_dialog() -> None:
         await screen.write("write it")
         await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
-        assert screen.app.link.session is not None
-        await other.cancel_session(workspace, screen.app.link.session)
+        assert screen.app.connection.session is not None
+        await other.cancel_session(workspace, screen.app.connection.session)
         await screen.answered()
         await screen.said("its run has ended")
 
@@ -135,12 +135,12 @@ async def test_questions_can_be_turned_down() -> None:
         await screen.write("ask me")
         await screen.asks(QuestionPanel)
         await screen.pilot.press("tab", "down", "down", "down", "down", "enter")
-        await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
-        assert not screen.app.link.view.questions
+        await screen.until(lambda: not screen.app.connection.runs(), "the run has ended")
+        assert not screen.app.connection.view.questions
 
 
 async def titled(screen: Screen) -> list[str]:
-    sessions = await screen.app.link.client.list_sessions(screen.app.link.workspace)
+    sessions = await screen.app.connection.client.list_sessions(screen.app.connection.workspace)
     return sorted(session.title for session in sessions)
 
 
@@ -175,9 +175,9 @@ async def test_a_session_that_is_deleted_elsewhere_is_gone_here() -> None:
         await screen.write("hello")
         await screen.shows("echo: hello")
         other, workspace = await server.opened()
-        assert screen.app.link.session is not None
-        await other.delete_session(workspace, screen.app.link.session)
-        await screen.until(lambda: screen.app.link.session is None, "no session")
+        assert screen.app.connection.session is not None
+        await other.delete_session(workspace, screen.app.connection.session)
+        await screen.until(lambda: screen.app.connection.session is None, "no session")
         await screen.until(lambda: bool(screen.app.query_one("#welcome").display), "the welcome")
         await screen.write("again")
         await screen.shows("echo: again")
@@ -205,18 +205,18 @@ async def test_how_much_a_model_thinks_can_be_chosen() -> None:
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
-            await screen.until(lambda: app.link.state == "live", "the workspace is open")
-            await app.link.client.config_set(app.link.workspace, "providers.local", provider)
+            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
+            await app.connection.client.config_set(app.connection.workspace, "providers.local", provider)
             for model in ("plain", "deep"):
                 choice = ConfigModel("large", ModelChoice(model, "local", temperature=0.5))
-                await app.link.client.config_model(app.link.workspace, choice)
+                await app.connection.client.config_model(app.connection.workspace, choice)
                 await screen.until(lambda name=model: screen.line("top-right").startswith(name), model)  # type: ignore[misc]
                 await pilot.press("f2")
-            await screen.said("plain does not let anybody choose")
+            await screen.said("plain has no adjustable reasoning effort")
             await screen.opens(Picker)
             await pilot.press(*"high", "enter")
             await screen.until(lambda: screen.line("top-right").startswith("deep high"), "how much it thinks")
-            assert app.config["models"]["large"]["temperature"] == 0.5
+            assert app.context.config["models"]["large"]["temperature"] == 0.5
 
 
 async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
@@ -240,7 +240,7 @@ async def test_runs_are_listed() -> None:
     async with standing() as (_, server), looking(server) as screen:
         await screen.write("the first thing")
         await screen.shows("echo: the first thing")
-        await screen.until(lambda: not screen.app.link.runs(), "its end")
+        await screen.until(lambda: not screen.app.connection.runs(), "its end")
         await screen.write("/runs")
         await screen.opens(Picker)
         assert "✓ the first thing  completed" in screen.picture()
@@ -248,7 +248,7 @@ async def test_runs_are_listed() -> None:
         await screen.closes()
         await screen.write("/jobs")
         await screen.opens(Picker)
-        assert "No job runs." in screen.picture()
+        assert "There are no jobs." in screen.picture()
 
 
 async def test_a_theme_is_kept() -> None:
@@ -264,25 +264,25 @@ async def test_a_theme_is_kept() -> None:
 
 
 def test_what_cannot_be_seen_is_shown() -> None:
-    assert shown_exactly("rm a\x1b[2K\u202eb\r\tc").plain == "rm a\\x1b[2K\\u202eb\\r\\tc"
-    assert shown_exactly("a\nb é").plain == "a\nb é"
+    assert escaped_text("rm a\x1b[2K\u202eb\r\tc").plain == "rm a\\x1b[2K\\u202eb\\r\\tc"
+    assert escaped_text("a\nb é").plain == "a\nb é"
 
 
 async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_are() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as other, looking(server, yolo=True) as mine:
-        await mine.until(lambda: "for you" in mine.line("top-right"), "it is shown")
+        await mine.until(lambda: "your prompts" in mine.line("top-right"), "it is shown")
         await mine.write("write it")
         await mine.until(made(server).exists, "the file")
-        await mine.until(lambda: not mine.app.link.runs(), "the end")
+        await mine.until(lambda: not mine.app.connection.runs(), "the end")
         assert len(mine.app.screen_stack) == 1
         made(server).unlink()
         await other.write("write it")
         await other.asks(ApprovalPanel)
         await other.pilot.press("tab", "d")
         await mine.pilot.press("ctrl+y")
-        await mine.said("Tools ask again")
+        await mine.said("Tools ask for approval again")
         await mine.until(lambda: "without asking" not in mine.line("top-right"), "that they ask is shown")
-        assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo
+        assert not mine.app.connection.view.workspace or not mine.app.connection.view.workspace.yolo
 
 
 async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they_come() -> None:
@@ -320,11 +320,11 @@ async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
         # `fg` and its Enter were the shell's; the key is held.
         screen.app.app_resume_signal.publish(screen.app)
         await screen.pilot.press(*["enter"] * 5)
-        assert not screen.app.keyboard.is_settled
+        assert not screen.app.approvals.keyboard.is_settled
         await screen.pilot.press("tab")
         screen.app.post_message(events.Paste("dad"))
-        await screen.until(lambda: screen.editor.text == "dad", "the pasted text")
-        assert screen.app.link.view.permissions
+        await screen.until(lambda: screen.composer.text == "dad", "the pasted text")
+        assert screen.app.connection.view.permissions
         assert not made(server).exists()
 
 
@@ -338,27 +338,26 @@ async def test_two_approvals_do_not_share_a_key_press() -> None:
         await screen.until(lambda: "two.txt" in screen.picture(), "the second one")
         await screen.asks(ApprovalPanel)
         await screen.pilot.press("enter", "a", "d")
-        assert screen.editor.text == "ad"
+        assert screen.composer.text == "ad"
         assert not made(server, "two.txt").exists()
         await screen.pilot.press("tab", "right", "right", "enter")
         await screen.shows("It said")
-        rules = await screen.app.link.client.get_config(screen.app.link.workspace)
+        rules = await screen.app.connection.client.get_config(screen.app.connection.workspace)
         assert "two.txt" in json.dumps(rules)
 
 
 async def test_a_click_on_inactive_choices_only_moves_the_focus() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
-        seconds = [1_000.0]
-        screen.app.clock = lambda: seconds[0]
+        screen.stop_clock()
         await screen.write("write it")
         await screen.asks(ApprovalPanel)
         await screen.pilot.press("x")
         await screen.pilot.click(".choice")
-        assert screen.editor.has_focus, "it has just appeared under the pointer"
-        seconds[0] += 1
+        assert screen.composer.has_focus, "it has just appeared under the pointer"
+        screen.clock.advance(1)
         await screen.pilot.click(".choice")
-        await screen.until(lambda: screen.app.keyboard.is_focused, "the focus")
+        await screen.until(lambda: screen.app.approvals.keyboard.is_focused, "the focus")
         assert not made(server).exists()
         await screen.pilot.click(".choice")
         await screen.shows("It said")
-        assert screen.editor.text == "x"
+        assert screen.composer.text == "x"

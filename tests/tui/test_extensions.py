@@ -4,7 +4,7 @@ from extensions.mcp.servers import STUB_EVERYTHING, STUB_TIME, needs_node
 from holdfast.domain.events import Change, LspEvent, McpEvent
 from holdfast.domain.extensions import NEVER, LspInfo, LspNotice, LspState, McpInfo, McpNotice, McpState
 from holdfast.protocol.extension_routes import SkillInfo
-from holdfast.tui.pickers import lsp_choice, mcp_choice, skill_choices
+from holdfast.tui.pickers import lsp_item, mcp_item, skill_items
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.pager import PagerScreen
 from holdfast.tui.screens.picker import Picker
@@ -15,7 +15,7 @@ from tui.looking import Screen, looking, standing
 
 async def bring(screen: Screen, **servers: object) -> None:
     for name, server in servers.items():
-        await screen.app.link.client.config_set(screen.app.link.workspace, f"mcp.{name}", server)
+        await screen.app.connection.client.config_set(screen.app.connection.workspace, f"mcp.{name}", server)
 
 
 async def test_servers_are_counted_listed_and_explained() -> None:
@@ -36,7 +36,7 @@ async def test_servers_are_counted_listed_and_explained() -> None:
         await screen.pilot.press("escape")
         await screen.opens(Picker)
         await screen.pilot.press(*"time", "ctrl+r")
-        await screen.said("time starts again")
+        await screen.said("time is restarting")
         await screen.opens(Picker)
         await screen.pilot.press("escape")
         await screen.closes()
@@ -47,13 +47,15 @@ async def test_servers_are_counted_listed_and_explained() -> None:
 async def test_prompts_of_servers_are_commands_with_a_form() -> None:
     async with standing(EchoModel()) as (_, server), looking(server) as screen:
         await bring(screen, all=STUB_EVERYTHING)
-        await screen.until(lambda: any(info.prompt_count for info in screen.app.link.servers.mcps.values()), "prompts")
+        await screen.until(
+            lambda: any(info.prompt_count for info in screen.app.connection.servers.mcps.values()), "prompts"
+        )
         await screen.pilot.press(*"/all:arg")
-        await screen.until(lambda: screen.editor.completes, "the command is offered")
+        await screen.until(lambda: screen.composer.completes, "the command is offered")
         await screen.pilot.press("enter")
         await screen.opens(Form)
         await screen.pilot.press("enter", "enter")
-        await screen.until(lambda: "city is needed." in screen.picture(), "what is needed is said")
+        await screen.until(lambda: "city is required." in screen.picture(), "what is needed is said")
         await screen.pilot.press(*"New York", "enter")
         await screen.pilot.press(*"NY", "enter")
         await screen.closes()
@@ -66,27 +68,27 @@ def told(name: str, state: McpState, error: str = "") -> McpEvent:
 
 def test_events_say_how_servers_stand() -> None:
     servers = Servers()
-    assert list(servers.tallies()) == []
-    assert servers.take(told("a", "connected"))
-    assert servers.take(told("b", "needs auth"))
-    assert servers.take(told("c", "disabled"))
-    assert servers.take(told("d", "starting"))
-    assert not servers.take("anything else")
-    assert list(servers.tallies()) == [ServerCounts("mcp", 1, 1, 3)]
-    servers.take(told("b", "connected"))
-    servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ty", LspState.ERROR, "It died."))))
-    servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ruff", LspState.UNSTARTED))))
-    assert list(servers.tallies()) == [ServerCounts("mcp", 2, 0, 3), ServerCounts("lsp", 0, 1, 1)]
+    assert list(servers.counts()) == []
+    assert servers.apply(told("a", "connected"))
+    assert servers.apply(told("b", "needs auth"))
+    assert servers.apply(told("c", "disabled"))
+    assert servers.apply(told("d", "starting"))
+    assert not servers.apply("anything else")
+    assert list(servers.counts()) == [ServerCounts("mcp", 1, 1, 3)]
+    servers.apply(told("b", "connected"))
+    servers.apply(LspEvent(Change("updated", LspNotice("state_changed", "ty", LspState.ERROR, "It died."))))
+    servers.apply(LspEvent(Change("updated", LspNotice("state_changed", "ruff", LspState.UNSTARTED))))
+    assert list(servers.counts()) == [ServerCounts("mcp", 2, 0, 3), ServerCounts("lsp", 0, 1, 1)]
 
 
 def test_a_reason_stands_beside_what_does_not_work() -> None:
-    broken = mcp_choice(McpInfo("docs", "needs auth", NEVER, "Log in:\nholdfast mcp login docs"))
+    broken = mcp_item(McpInfo("docs", "needs auth", NEVER, "Log in:\nholdfast mcp login docs"))
     assert (broken.mark, broken.detail) == ("!", "needs login · Log in: holdfast mcp login docs")
-    ready = lsp_choice(LspInfo("ty", LspState.READY, NEVER, diagnostic_count=2))
-    assert (ready.mark, ready.detail) == ("●", "ready · 2 found")
+    ready = lsp_item(LspInfo("ty", LspState.READY, NEVER, diagnostic_count=2))
+    assert (ready.mark, ready.detail) == ("●", "ready · 2 diagnostics")
     known = SkillInfo("i", "changelog", "Write an entry.", "", "project", user_invocable=True)
     bad = {"name": "", "path": "/p/SKILL.md", "state": 1, "error": "no name"}
-    assert [(item.title, item.mark) for item in skill_choices([known], [bad])] == [
+    assert [(item.title, item.mark) for item in skill_items([known], [bad])] == [
         ("changelog", "●"),
         ("/p/SKILL.md", "✗"),
     ]
@@ -96,8 +98,8 @@ async def test_nothing_is_said_of_servers_that_work_where_there_is_little_room()
     async with standing() as (_, server), looking(server, size=(80, 24)) as screen:
 
         def is_shown(state: McpState) -> bool:
-            screen.app.link.servers.take(told("time", state))
-            screen.app.note_change()
+            screen.app.connection.servers.apply(told("time", state))
+            screen.app.context.request_frame()
             return "mcp" in screen.line("top-right")
 
         await screen.until(lambda: is_shown("error"), "trouble is told")

@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, one: ToolClient) -> None:
         self._news = asyncio.Event()
-        self.link = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
+        self.connection = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
 
     async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
         async with asyncio.timeout(20):
@@ -45,16 +45,16 @@ class Watched:
                 await self._news.wait()
 
     def known(self, session: SessionId) -> dict[str, Any]:
-        view = self.link.view
+        view = self.connection.view
         return {
-            "messages": self.link.messages(),
+            "messages": self.connection.messages(),
             "title": view.sessions[session].title,
             "todos": view.sessions[session].todos,
             "permissions": {id for id, ask in view.permissions.items() if ask["session_id"] == session},
             "questions": {id for id, ask in view.questions.items() if ask["session_id"] == session},
             "runs": {run.run_id: (run.state, run.outcome) for run in view.runs_of(session)},
             "outputs": dict(view.outputs),
-            "open runs": [run.run_id for run in self.link.runs()],
+            "open runs": [run.run_id for run in self.connection.runs()],
         }
 
 
@@ -64,14 +64,14 @@ async def _links(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tu
     missing, seeing = Watched(one), Watched(one)
     try:
         for watched in (missing, seeing):
-            await watched.link.open()
+            await watched.connection.open()
             await scene.loss.is_open.wait()
-            await watched.until(lambda watched=watched: watched.link.state == "live")
-            await watched.link.choose(scene.session)
+            await watched.until(lambda watched=watched: watched.connection.state == "live")
+            await watched.connection.open_session(scene.session)
         yield scene, seeing, missing
     finally:
-        await missing.link.close()
-        await seeing.link.close()
+        await missing.connection.close()
+        await seeing.connection.close()
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -80,40 +80,46 @@ async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkey
     async with _links(one, monkeypatch) as (scene, seeing, missing):
         await scenario.before(scene)
         if scenario.opens_first:
-            for link in (seeing, missing):
-                await link.until(lambda link=link: link.link.view.permissions or link.link.view.questions)
+            for connection in (seeing, missing):
+                await connection.until(
+                    lambda connection=connection: (
+                        connection.connection.view.permissions or connection.connection.view.questions
+                    )
+                )
         scene.loss.cut()
         await scenario.during(scene)
         snapshot = await one.client.snapshot(one.workspace, scene.session)
-        await seeing.until(lambda: seeing.link.view.cursor >= snapshot.cursor)
+        await seeing.until(lambda: seeing.connection.view.cursor >= snapshot.cursor)
         await scene.loss.lose(lambda item: (item.number or 0) >= snapshot.cursor)
-        missing.link.is_new = False
+        missing.connection.needs_full_redraw = False
         scene.loss.restore()
-        await missing.until(lambda: missing.link.view.cursor >= snapshot.cursor and missing.link.is_new)
+        await missing.until(
+            lambda: missing.connection.view.cursor >= snapshot.cursor and missing.connection.needs_full_redraw
+        )
         assert missing.known(scene.session) == seeing.known(scene.session)
         assert bool(missing.known(scene.session)["permissions"] or missing.known(scene.session)["questions"]) == (
             scenario.is_open
         )
-        assert msgspec.to_builtins(missing.link.messages()) == msgspec.to_builtins(snapshot.messages)
+        assert msgspec.to_builtins(missing.connection.messages()) == msgspec.to_builtins(snapshot.messages)
         await one.client.cancel_session(one.workspace, scene.session)
 
 
 EFFECTS: dict[str, tuple[Any, object]] = {
-    "message": (lambda link: [item.id for item in link.messages()], ["m"]),
-    "session": (lambda link: link.view.sessions[link.session].title, "A title"),
-    "run": (lambda link: [run.run_id for run in link.runs()], ["r"]),
-    "run_complete": (lambda link: list(link.ended), ["r"]),
-    "permission_request": (lambda link: list(link.view.permissions), ["ask"]),
-    "permission_notification": (lambda link: list(link.answers), ["ask"]),
-    "question_batch_request": (lambda link: list(link.view.questions), ["batch"]),
-    "question_batch_notification": (lambda link: list(link.answers), ["batch"]),
-    "agent_event": (lambda link: list(link.told), ["another model is asked"]),
-    "attached": (lambda link: link.others, 2),
-    "lsp_event": (lambda link: link.servers.lsps["tongue"].diagnostic_count, 4),
-    "mcp_event": (lambda link: link.servers.mcps["tools"].tool_count, 5),
-    "message_delta": (lambda link: list(link.index.dirty), ["m"]),
-    "message_part": (lambda link: list(link.index.dirty), ["m"]),
-    "tool_output": (lambda link: list(link.index.dirty), ["m"]),
+    "message": (lambda connection: [item.id for item in connection.messages()], ["m"]),
+    "session": (lambda connection: connection.view.sessions[connection.session].title, "A title"),
+    "run": (lambda connection: [run.run_id for run in connection.runs()], ["r"]),
+    "run_complete": (lambda connection: list(connection.ended_runs), ["r"]),
+    "permission_request": (lambda connection: list(connection.view.permissions), ["ask"]),
+    "permission_notification": (lambda connection: list(connection.outcomes), ["ask"]),
+    "question_batch_request": (lambda connection: list(connection.view.questions), ["batch"]),
+    "question_batch_notification": (lambda connection: list(connection.outcomes), ["batch"]),
+    "agent_event": (lambda connection: list(connection.warnings), ["another model is asked"]),
+    "attached": (lambda connection: connection.other_clients, 2),
+    "lsp_event": (lambda connection: connection.servers.lsps["tongue"].diagnostic_count, 4),
+    "mcp_event": (lambda connection: connection.servers.mcps["tools"].tool_count, 5),
+    "message_delta": (lambda connection: list(connection.index.changed), ["m"]),
+    "message_part": (lambda connection: list(connection.index.changed), ["m"]),
+    "tool_output": (lambda connection: list(connection.index.changed), ["m"]),
 }
 NONE = {"file", "removed", "skills_event", "hello", "config_changed", "gap"}
 """Not shown by themselves; the last two have the workspace read again."""
@@ -126,20 +132,20 @@ async def test_every_type_of_event_has_a_row() -> None:
 async def test_every_event_changes_what_is_shown(one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is delivered to a connection of its own session, behind the number it has seen."""
     async with _links(one, monkeypatch) as (scene, _, watched):
-        link = watched.link
+        connection = watched.connection
         for name, (seen, expected) in EFFECTS.items():
             if name in ("message_delta", "message_part", "tool_output"):
-                link.index.dirty.clear()
+                connection.index.changed.clear()
             if name.endswith("_notification"):
-                link.answers.clear()
-            number = None if name in LIVE else link.view.cursor + 1
+                connection.outcomes.clear()
+            number = None if name in LIVE else connection.view.cursor + 1
             scene.loss.deliver(event_of(name, scene.session, number))
             async with asyncio.timeout(10):
-                await watched.until(lambda seen=seen, expected=expected: _seen(seen, link) == expected)
+                await watched.until(lambda seen=seen, expected=expected: _seen(seen, connection) == expected)
 
 
-def _seen(seen: Any, link: ServerConnection) -> object:  # noqa: ANN401
+def _seen(seen: Any, connection: ServerConnection) -> object:  # noqa: ANN401
     try:
-        return seen(link)
+        return seen(connection)
     except KeyError:
         return None

@@ -11,13 +11,13 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.tui.block_render import paint, written
-from holdfast.tui.blocks import Card, body_of
-from holdfast.tui.keys import NEWLINES, QUEUES, hints, learn_keys
-from holdfast.tui.palette import DARK, LIGHT, THEMES, first_theme, look_of
-from holdfast.tui.pickers import lack_of, model_choices
-from holdfast.tui.screens.picker import Choice, fitted, matching
-from holdfast.tui.terminal_text import without_codes
+from holdfast.tui.block_render import estimate_tokens, render_block
+from holdfast.tui.blocks import ToolBlock, output_lines
+from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS, key_hints, register_key_sequences
+from holdfast.tui.palette import DARK, LIGHT, THEMES, default_theme, derive_palette
+from holdfast.tui.pickers import missing_requirement, model_items
+from holdfast.tui.screens.picker import PickerItem, filter_items, fit_width
+from holdfast.tui.terminal_text import final_line
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from tui.looking import drawn, looking, standing
 from tui.painted import CALL, DONE, message
@@ -30,7 +30,7 @@ async def test_no_text_of_others_steers_the_terminal() -> None:
     model = ScriptedModel([Step((command,)), Step((Say(f"{EVIL} `{EVIL}`"),))])
     async with standing(model) as (_, server), looking(server, yolo=True) as screen:
         await screen.write(f"go {EVIL}")
-        await screen.until(lambda: not screen.app.link.runs() and "◇" in screen.conversation(), "the end")
+        await screen.until(lambda: not screen.app.connection.runs() and "◇" in screen.conversation(), "the end")
         screen.app.notify(EVIL, markup=False)
         await screen.said("title")
         steering = {letter for segment in drawn(screen) for letter in segment.text if not letter.isprintable()}
@@ -49,24 +49,28 @@ async def test_no_text_of_others_steers_the_terminal() -> None:
     ],
 )
 def test_output_is_shown_as_one_would_have_read_it(line: str, read: str) -> None:
-    assert without_codes(line) == read
-    assert body_of(Card("bash", "{}", "done", f"{line}\n\nlast")) == [("plain", read), ("plain", ""), ("plain", "last")]
+    assert final_line(line) == read
+    assert output_lines(ToolBlock("bash", "{}", "done", f"{line}\n\nlast")) == [
+        ("plain", read),
+        ("plain", ""),
+        ("plain", "last"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("keys", "sent"),
     [
-        (QUEUES, "\x1b\r"),
-        (QUEUES, "\x1b[27;3;13~"),
-        (QUEUES, "\x1b[13;3u"),
-        (NEWLINES, "\x1b[27;2;13~"),
-        (NEWLINES, "\x1b[13;2u"),
-        (NEWLINES, "\n"),
+        (QUEUE_KEYS, "\x1b\r"),
+        (QUEUE_KEYS, "\x1b[27;3;13~"),
+        (QUEUE_KEYS, "\x1b[13;3u"),
+        (NEWLINE_KEYS, "\x1b[27;2;13~"),
+        (NEWLINE_KEYS, "\x1b[13;2u"),
+        (NEWLINE_KEYS, "\n"),
         (("enter",), "\r"),
     ],
 )
 def test_keys_of_every_age_count(keys: tuple[str, ...], sent: str) -> None:
-    learn_keys()
+    register_key_sequences()
     parser = XTermParser()
     heard = [item.key for item in (*parser.feed(sent), *parser.feed("")) if isinstance(item, events.Key)]
     assert len(heard) == 1
@@ -75,19 +79,19 @@ def test_keys_of_every_age_count(keys: tuple[str, ...], sent: str) -> None:
 
 @pytest.mark.parametrize("theme", [*THEMES, *BUILTIN_THEMES.values()], ids=lambda theme: theme.name)
 def test_every_theme_gives_the_conversation_its_colours(theme: Theme) -> None:
-    look = look_of(theme.to_color_system().generate(), is_dark=theme.dark)
-    assert look.code_theme == (DARK if theme.dark else LIGHT).code_theme
+    palette = derive_palette(theme.to_color_system().generate(), is_dark=theme.dark)
+    assert palette.code_theme == (DARK if theme.dark else LIGHT).code_theme
     change = json.dumps({"old_content": "a\n", "new_content": "b\n"})
-    assert Console(width=60).render_lines(paint(Card("edit", "{}", "done", "", change), look))
+    assert Console(width=60).render_lines(render_block(ToolBlock("edit", "{}", "done", "", change), palette))
 
 
 def test_a_light_terminal_gets_a_light_theme() -> None:
-    assert first_theme({}) == first_theme({"COLORFGBG": "15;0"}) == first_theme({"COLORFGBG": "x"}) == "harbour"
-    assert first_theme({"COLORFGBG": "0;15"}) == first_theme({"COLORFGBG": "0;default;7"}) == "paper"
+    assert default_theme({}) == default_theme({"COLORFGBG": "15;0"}) == default_theme({"COLORFGBG": "x"}) == "harbour"
+    assert default_theme({"COLORFGBG": "0;15"}) == default_theme({"COLORFGBG": "0;default;7"}) == "paper"
 
 
 def test_themes_differ() -> None:
-    looks = {look_of(theme.to_color_system().generate(), is_dark=theme.dark).accent for theme in THEMES}
+    looks = {derive_palette(theme.to_color_system().generate(), is_dark=theme.dark).accent for theme in THEMES}
     assert len(looks) == len(THEMES)
 
 
@@ -108,24 +112,24 @@ PROVIDERS: list[dict[str, Any]] = [
 
 
 def test_models_that_can_be_used_come_first_and_others_are_found_by_typing() -> None:
-    choices = model_choices(PROVIDERS, "near/small")
-    assert matching(choices, "") == [
-        Choice("near/small", "small", "128k tokens · $0.25 in, $2 out", "●", "Near"),
-        Choice("far/", "Far", "needs a key: set FAR_KEY", group="Not set up yet"),
+    choices = model_items(PROVIDERS, "near/small")
+    assert filter_items(choices, "") == [
+        PickerItem("near/small", "small", "128k tokens · $0.25 in, $2 out", "●", "Near"),
+        PickerItem("far/", "Far", "needs a key: set FAR_KEY", group="Not set up yet"),
     ]
-    assert [choice.value for choice in matching(choices, "big")] == ["far/big"]
-    assert lack_of(PROVIDERS, "far") == "Far needs a key: set FAR_KEY."
-    assert lack_of(PROVIDERS, "near") == lack_of(PROVIDERS, "nobody") == ""
+    assert [choice.value for choice in filter_items(choices, "big")] == ["far/big"]
+    assert missing_requirement(PROVIDERS, "far") == "Far needs a key: set FAR_KEY."
+    assert missing_requirement(PROVIDERS, "near") == missing_requirement(PROVIDERS, "nobody") == ""
 
 
 def test_lines_of_a_list_are_as_wide_as_the_column() -> None:
-    assert fitted("ab", 4) == "ab  "
-    assert fitted("abcdef", 4) == "abc…"
-    assert fitted("日本語", 4) == "日 …"
+    assert fit_width("ab", 4) == "ab  "
+    assert fit_width("abcdef", 4) == "abc…"
+    assert fit_width("日本語", 4) == "日 …"
 
 
 def test_hints_name_keys_and_what_they_do() -> None:
-    line = hints(("enter", "send"), ("", "by the way"))
+    line = key_hints(("enter", "send"), ("", "by the way"))
     assert line.plain == "enter send · by the way"
     assert [line.plain[span.start : span.end].strip() for span in line.spans if span.style == "bold"] == ["enter"]
 
@@ -136,8 +140,13 @@ def test_an_answer_under_way_is_counted_roughly() -> None:
         TextPart(Text("w" * 400)),
         ToolCallPart(ToolCall(CALL, "ls", "x" * 40)),
     )
-    assert written(message("assistant", *parts)) == 120
-    assert written(message("assistant", *parts, DONE)) == written(message("user", *parts)) == written(None) == 0
+    assert estimate_tokens(message("assistant", *parts)) == 120
+    assert (
+        estimate_tokens(message("assistant", *parts, DONE))
+        == estimate_tokens(message("user", *parts))
+        == estimate_tokens(None)
+        == 0
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -19,23 +19,30 @@ from holdfast.domain.messages import (
     ToolResult,
 )
 from holdfast.domain.runs import Run
-from holdfast.tui.block_render import FOLDED_LINES, activity_of, elapsed, money, paint, thousands
+from holdfast.tui.block_render import (
+    FOLDED_LINES,
+    describe_activity,
+    format_cost,
+    format_count,
+    format_duration,
+    render_block,
+)
 from holdfast.tui.blocks import (
+    AnswerBlock,
     Block,
-    Card,
-    Note,
-    Prose,
-    Saying,
-    Scene,
-    Thought,
+    MessageContext,
+    NoticeBlock,
+    PromptBlock,
+    ReasoningBlock,
+    ToolBlock,
+    block_headline,
     blocks_of,
-    body_of,
-    change_of,
-    chunks_of,
-    headline_of,
+    change_lines,
+    output_lines,
+    split_markdown,
 )
 from holdfast.tui.palette import DARK, LIGHT
-from holdfast.tui.widgets.transcript import Rows
+from holdfast.tui.widgets.transcript import TranscriptRows
 from tui.painted import CALL, DONE, drawn, message, shown
 
 # Markdown in pieces.
@@ -55,14 +62,14 @@ from tui.painted import CALL, DONE, drawn, message, shown
     ],
 )
 def test_text_is_cut_where_a_piece_is_complete(text: str, pieces: list[str]) -> None:
-    assert chunks_of(text) == pieces
+    assert split_markdown(text) == pieces
 
 
 def test_growth_changes_nothing_but_the_last_piece() -> None:
     text = "# Title\n\nSome words.\n\n```sh\nls\n\npwd\n```\n\n- a\n- b\n\n  more\n\nThe end.\n\n| a |\n|---|\n| 1 |\n"
     before: list[str] = []
     for end in range(len(text) + 1):
-        now = chunks_of(text[:end])
+        now = split_markdown(text[:end])
         assert now[: len(before) - 1] == before[:-1]
         before = now
 
@@ -71,35 +78,38 @@ def test_growth_changes_nothing_but_the_last_piece() -> None:
 
 
 def test_a_prompt_and_its_answer() -> None:
-    assert shown(message("user", TextPart(Text("hello\n")))) == [Saying("hello", at=1)]
-    assert shown(message("assistant", TextPart(Text("one\n\ntwo")), DONE)) == [Prose("one"), Prose("two")]
-    assert shown(message("assistant", TextPart(Text("one\n\ntwo")))) == [Prose("one"), Prose("two", is_open=True)]
+    assert shown(message("user", TextPart(Text("hello\n")))) == [PromptBlock("hello", at=1)]
+    assert shown(message("assistant", TextPart(Text("one\n\ntwo")), DONE)) == [AnswerBlock("one"), AnswerBlock("two")]
+    assert shown(message("assistant", TextPart(Text("one\n\ntwo")))) == [
+        AnswerBlock("one"),
+        AnswerBlock("two", is_open=True),
+    ]
 
 
 def test_thoughts_are_open_until_they_end() -> None:
-    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10)))) == [Thought("hm", is_open=True)]
-    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10, 14)))) == [Thought("hm", 4)]
+    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10)))) == [ReasoningBlock("hm", is_open=True)]
+    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10, 14)))) == [ReasoningBlock("hm", 4)]
 
 
 def test_a_card_knows_how_its_tool_fares() -> None:
     called = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "")))
     running = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "{}", finished=True)))
-    assert shown(called) == [Card("ls", "", "called", call=CALL)]
-    assert list(blocks_of(running, Scene({}, {CALL: "so far"}))) == [
-        Card("ls", "{}", "running", output="so far", call=CALL)
+    assert shown(called) == [ToolBlock("ls", "", "called", call=CALL)]
+    assert list(blocks_of(running, MessageContext({}, {CALL: "so far"}))) == [
+        ToolBlock("ls", "{}", "running", output="so far", call=CALL)
     ]
     good = ToolResult(CALL, "ls", "a.txt", "{}", is_error=False)
-    assert shown(running, c1=good) == [Card("ls", "{}", "done", "a.txt", "{}", call=CALL)]
+    assert shown(running, c1=good) == [ToolBlock("ls", "{}", "done", "a.txt", "{}", call=CALL)]
     bad = ToolResult(CALL, "ls", "no such place", "", is_error=True)
-    assert shown(running, c1=bad) == [Card("ls", "{}", "failed", "no such place", call=CALL)]
+    assert shown(running, c1=bad) == [ToolBlock("ls", "{}", "failed", "no such place", call=CALL)]
 
 
 def test_ends_that_are_not_good_say_so() -> None:
     def ended(finish: Finish) -> list[Block]:
         return shown(message("assistant", FinishPart(finish)))
 
-    assert ended(Finish("canceled", 1)) == [Note("cancelled", "Cancelled")]
-    assert ended(Finish("error", 1, "No key", "Set one.")) == [Note("error", "No key", "Set one.")]
+    assert ended(Finish("canceled", 1)) == [NoticeBlock("cancelled", "Cancelled")]
+    assert ended(Finish("error", 1, "No key", "Set one.")) == [NoticeBlock("error", "No key", "Set one.")]
     assert ended(Finish("end_turn", 1)) == []
 
 
@@ -108,67 +118,67 @@ def test_ends_that_are_not_good_say_so() -> None:
 
 def test_headlines_say_what_is_done() -> None:
     def headline(name: str, **asked: object) -> str:
-        return headline_of(Card(name, json.dumps(asked), "running"), "/home/me/project")
+        return block_headline(ToolBlock(name, json.dumps(asked), "running"), "/home/me/project")
 
     assert headline("bash", command="make test\nmake install") == "make test …"
     assert headline("view", file_path="/home/me/project/src/a.py", offset=20) == "src/a.py  from line 20"
     assert headline("grep", pattern="TODO", path="src") == "TODO  in src"
-    assert headline_of(Card("bash", '{"command": "ma', "called")) == ""
+    assert block_headline(ToolBlock("bash", '{"command": "ma', "called")) == ""
 
 
 def test_a_change_is_a_diff() -> None:
     facts = json.dumps({"old_content": "a\nb\n", "new_content": "a\nc\n"})
-    card = Card("edit", "{}", "done", "Edited.", facts)
-    assert [(line.kind, line.text) for line in change_of(card)] == [("same", "a"), ("removed", "b"), ("added", "c")]
+    card = ToolBlock("edit", "{}", "done", "Edited.", facts)
+    assert [(line.kind, line.text) for line in change_lines(card)] == [("same", "a"), ("removed", "b"), ("added", "c")]
 
 
 def test_a_todo_list_is_a_list() -> None:
     todos = [{"content": "look", "status": "completed"}, {"content": "leap", "status": "in_progress"}]
-    card = Card("todos", "{}", "done", "", json.dumps({"todos": todos}))
-    assert body_of(card) == [("done", "look"), ("doing", "leap")]
-    assert headline_of(card) == "1 of 2 done"
+    card = ToolBlock("todos", "{}", "done", "", json.dumps({"todos": todos}))
+    assert output_lines(card) == [("done", "look"), ("doing", "leap")]
+    assert block_headline(card) == "1 of 2 done"
 
 
 def test_long_output_is_folded_and_a_running_command_shows_its_end() -> None:
     output = "\n".join(f"line {number}" for number in range(100))
-    done = drawn(Card("bash", '{"command":"seq"}', "done", output))
+    done = drawn(ToolBlock("bash", '{"command":"seq"}', "done", output))
     assert len(done) == 1 + FOLDED_LINES + 1
     assert "… 92 lines before" in done[1]
     assert "line 99" in done[-1]
-    listed = drawn(Card("ls", "{}", "done", output))
+    listed = drawn(ToolBlock("ls", "{}", "done", output))
     assert "line 0" in listed[1]
     assert "… 92 more lines" in listed[-1]
-    running = drawn(Card("bash", '{"command":"seq"}', "running", output=output))
+    running = drawn(ToolBlock("bash", '{"command":"seq"}', "running", output=output))
     assert "line 99" in running[-1]
-    assert len(drawn(Card("bash", "{}", "done", output), is_unfolded=True)) == 101
+    assert len(drawn(ToolBlock("bash", "{}", "done", output), is_unfolded=True)) == 101
 
 
 def test_thoughts_are_folded() -> None:
-    assert drawn(Thought("first\nsecond", 3)) == ["  ✻ Thought for 3 s"]
-    assert drawn(Thought("first\nsecond", 3), is_unfolded=True)[1:] == ["  │ first", "  │ second"]
+    assert drawn(ReasoningBlock("first\nsecond", 3)) == ["  ✻ Thought for 3 s"]
+    assert drawn(ReasoningBlock("first\nsecond", 3), is_unfolded=True)[1:] == ["  │ first", "  │ second"]
 
 
-@pytest.mark.parametrize("look", [DARK, LIGHT])
+@pytest.mark.parametrize("palette", [DARK, LIGHT])
 @pytest.mark.parametrize("width", [10, 20, 80, 200])
-def test_nothing_is_wider_than_the_screen(width: int, look: object) -> None:
+def test_nothing_is_wider_than_the_screen(width: int, palette: object) -> None:
     blocks: list[Block] = [
-        Saying("a word " * 50),
-        Prose("| a | b |\n|---|---|\n| " + "x" * 90 + " | 2 |"),
-        Prose("```py\n" + "y" * 300 + "\n```"),
-        Card("bash", json.dumps({"command": "z" * 300}), "done", "日本語" * 100),
-        Note("error", "It failed", "w" * 300),
-        Thought("deep " * 90, is_open=True),
+        PromptBlock("a word " * 50),
+        AnswerBlock("| a | b |\n|---|---|\n| " + "x" * 90 + " | 2 |"),
+        AnswerBlock("```py\n" + "y" * 300 + "\n```"),
+        ToolBlock("bash", json.dumps({"command": "z" * 300}), "done", "日本語" * 100),
+        NoticeBlock("error", "It failed", "w" * 300),
+        ReasoningBlock("deep " * 90, is_open=True),
     ]
     console = Console(width=width, color_system=None)
     for block in blocks:
-        for line in console.render_lines(paint(block, DARK), console.options, pad=False):
+        for line in console.render_lines(render_block(block, DARK), console.options, pad=False):
             assert sum(segment.cell_length for segment in line) <= width
 
 
 # Rows.
 
 
-def model_of(rows: Rows[str]) -> list[tuple[str, int]]:
+def model_of(rows: TranscriptRows[str]) -> list[tuple[str, int]]:
     """Line by line: which block, and which line of it; -1 is a gap."""
     lines: list[tuple[str, int]] = []
     for row in rows.rows:
@@ -177,12 +187,12 @@ def model_of(rows: Rows[str]) -> list[tuple[str, int]]:
 
 
 def any_block(dice: random.Random) -> Block:
-    return Card("ls", "{}", "done") if dice.random() < 0.5 else Prose("word " * dice.randrange(60))
+    return ToolBlock("ls", "{}", "done") if dice.random() < 0.5 else AnswerBlock("word " * dice.randrange(60))
 
 
 def test_rows_find_every_line_whatever_happened_before() -> None:
     dice = random.Random(7)
-    rows: Rows[str] = Rows()
+    rows: TranscriptRows[str] = TranscriptRows()
     for _ in range(400):
         id = MessageId(f"m{dice.randrange(12)}")
         match dice.randrange(5):
@@ -197,7 +207,7 @@ def test_rows_find_every_line_whatever_happened_before() -> None:
             case _:
                 count = dice.randrange(4)
                 blocks = [any_block(dice) for _ in range(count)]
-                rows.put(id, blocks)
+                rows.set_blocks(id, blocks)
         lines = model_of(rows)
         assert rows.height == len(lines)
         for line, (block, inside) in enumerate(lines):
@@ -208,10 +218,10 @@ def test_rows_find_every_line_whatever_happened_before() -> None:
 
 
 def test_equal_blocks_keep_their_lines() -> None:
-    rows: Rows[str] = Rows()
-    rows.put(MessageId("m1"), [Prose("a"), Prose("b", is_open=True)])
+    rows: TranscriptRows[str] = TranscriptRows()
+    rows.set_blocks(MessageId("m1"), [AnswerBlock("a"), AnswerBlock("b", is_open=True)])
     rows.rows[0].lines = ["a"]
-    rows.put(MessageId("m1"), [Prose("a"), Prose("b c", is_open=True)])
+    rows.set_blocks(MessageId("m1"), [AnswerBlock("a"), AnswerBlock("b c", is_open=True)])
     assert rows.rows[0].lines == ["a"]
     assert rows.rows[1].lines is None
 
@@ -221,15 +231,15 @@ def test_equal_blocks_keep_their_lines() -> None:
 
 def test_what_is_going_on() -> None:
     run = Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)
-    assert activity_of([], None) == ""
-    assert activity_of([run], None) == "Waiting for the model"
-    assert activity_of([run], message("assistant", TextPart(Text("x")))) == "Writing"
-    assert activity_of([run], message("assistant", ToolCallPart(ToolCall(CALL, "bash", "{}", finished=True)))) == (
-        "Running bash"
-    )
+    assert describe_activity([], None) == ""
+    assert describe_activity([run], None) == "Waiting for the model"
+    assert describe_activity([run], message("assistant", TextPart(Text("x")))) == "Writing"
+    assert describe_activity(
+        [run], message("assistant", ToolCallPart(ToolCall(CALL, "bash", "{}", finished=True)))
+    ) == ("Running bash")
 
 
 def test_numbers_for_people() -> None:
-    assert [elapsed(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
-    assert [thousands(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2M"]
-    assert [money(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]
+    assert [format_duration(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
+    assert [format_count(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2M"]
+    assert [format_cost(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]

@@ -28,7 +28,7 @@ def offered(screen: Screen) -> list[str]:
 
 
 def waiting(screen: Screen) -> list[str]:
-    return [run.prompt for run in screen.app.link.waiting()]
+    return [run.prompt for run in screen.app.connection.waiting()]
 
 
 async def queued(screen: Screen, *texts: str) -> None:
@@ -45,7 +45,7 @@ async def test_a_key_chooses_between_steering_and_a_turn_of_its_own() -> None:
         await screen.write("in this turn")
         await screen.write("in the next", "alt+enter")
         await screen.until(lambda: len(waiting(screen)) == 2, "both wait")
-        assert [run.delivery for run in screen.app.link.waiting()] == ["steer", "queue"]
+        assert [run.delivery for run in screen.app.connection.waiting()] == ["steer", "queue"]
         await screen.until(lambda: "↳ in this turn" in screen.line("queue"), "the one that steers")
         await screen.until(lambda: "⋯ in the next" in screen.line("queue"), "the one that waits for its turn")
 
@@ -60,11 +60,11 @@ async def test_the_queue_can_be_changed() -> None:
         await screen.pilot.press("down", "down", "K")
         await screen.until(lambda: waiting(screen) == ["one", "three", "two"], "the new order")
         await screen.pilot.press("s")
-        await screen.until(lambda: screen.app.link.waiting()[1].delivery == "steer", "it is sent now")
+        await screen.until(lambda: screen.app.connection.waiting()[1].delivery == "steer", "it is sent now")
         await screen.pilot.press("x")
         await screen.until(lambda: waiting(screen) == ["one", "two"], "one is removed")
         await screen.pilot.press("up", "enter")
-        await screen.until(lambda: screen.editor.text == "one", "it is back in the editor")
+        await screen.until(lambda: screen.composer.text == "one", "it is back in the editor")
         await screen.until(lambda: waiting(screen) == ["two"], "it does not wait any more")
 
 
@@ -77,13 +77,13 @@ async def test_what_went_along_comes_back_with_its_prompt() -> None:
         await queued(screen, "with a file")
         assert not screen.app.query_one("#attachments").display
         await screen.pilot.press("ctrl+t", "enter")
-        await screen.until(lambda: screen.editor.text == "with a file", "it is back in the editor")
+        await screen.until(lambda: screen.composer.text == "with a file", "it is back in the editor")
         await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "and what went along")
         await screen.until(lambda: not waiting(screen), "it does not wait any more")
         await screen.pilot.press("ctrl+q")
         await screen.until(lambda: waiting(screen) == ["with a file"], "it is sent again")
         await screen.pilot.press("escape", "escape")
-        await screen.until(lambda: screen.editor.text == "with a file", "a cancel gives it back as well")
+        await screen.until(lambda: screen.composer.text == "with a file", "a cancel gives it back as well")
         await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "with what went along")
 
 
@@ -103,7 +103,7 @@ async def test_somebody_elses_order_is_shown() -> None:
         await busy(screen, model)
         await queued(screen, "one", "two")
         other, workspace = await server.opened()
-        await other.patch_run(workspace, screen.app.link.waiting()[1].run_id, RunPatch(position=0))
+        await other.patch_run(workspace, screen.app.connection.waiting()[1].run_id, RunPatch(position=0))
         await screen.until(lambda: waiting(screen) == ["two", "one"], "the order the other one chose")
 
 
@@ -113,13 +113,13 @@ async def test_what_others_wait_for_is_theirs() -> None:
     async with standing(model) as (_, server), looking(server) as screen:
         await busy(screen, model)
         other, workspace = await server.opened()
-        session = screen.app.link.session
+        session = screen.app.connection.session
         assert session is not None
         await other.send_prompt(workspace, AgentMessage(session, "theirs", RunId("r9"), client_id=other.client_id))
-        await screen.until(lambda: "from elsewhere" in screen.line("queue"), "whose it is")
+        await screen.until(lambda: "from another client" in screen.line("queue"), "whose it is")
         await screen.pilot.press("escape", "escape")
         await screen.shows("Cancelled")
-        assert screen.editor.text == ""
+        assert screen.composer.text == ""
 
 
 async def test_what_waited_here_and_was_cancelled_elsewhere_can_be_taken_back() -> None:
@@ -132,16 +132,16 @@ async def test_what_waited_here_and_was_cancelled_elsewhere_can_be_taken_back() 
         await screen.pilot.press("ctrl+t", "down", "x")
         await screen.until(lambda: waiting(screen) == ["one"], "what is removed here is not lost")
         other, workspace = await server.opened()
-        assert screen.app.link.session is not None
-        await other.cancel_session(workspace, screen.app.link.session)
-        await screen.said("A prompt of yours that waited was cancelled elsewhere")
-        assert screen.editor.text == ""
+        assert screen.app.connection.session is not None
+        await other.cancel_session(workspace, screen.app.connection.session)
+        await screen.said("A queued prompt of yours was cancelled elsewhere")
+        assert screen.composer.text == ""
         await screen.write("/back")
-        await screen.until(lambda: screen.editor.text == "one", "it is back")
+        await screen.until(lambda: screen.composer.text == "one", "it is back")
         await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "with what went along")
-        screen.editor.text = ""
+        screen.composer.text = ""
         await screen.write("/back")
-        await screen.said("No prompt of yours was cancelled")
+        await screen.said("No queued prompt of yours was cancelled")
 
 
 async def test_a_command_of_ones_own_runs_beside_a_run_and_can_be_stopped() -> None:
@@ -158,13 +158,13 @@ async def test_a_command_of_ones_own_runs_beside_a_run_and_can_be_stopped() -> N
         await screen.until(lambda: bool(survivors(token)), "it runs")
         await screen.until(lambda: f"$ sleep 1000; : {token}" in screen.line("shell"), "and it is shown")
         model.words.put_nowait(None)
-        await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
+        await screen.until(lambda: not screen.app.connection.runs(), "the run has ended")
         await screen.pilot.press("escape")
         await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
         await screen.pilot.press("escape")
         await screen.said("Stopped: $ sleep 1000")
         await screen.until(lambda: not survivors(token), "nothing is left of it")
-        assert not screen.app.base.query_one("#shell").display
+        await screen.until(lambda: not screen.app.context.line("shell").display, "its line is gone")
 
 
 async def test_who_sends_something_sees_what_becomes_of_it() -> None:
@@ -188,7 +188,7 @@ async def test_long_pastes_become_files() -> None:
         screen.app.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
         await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "the attachment")
         screen.app.post_message(events.Paste("short"))
-        await screen.until(lambda: screen.editor.text == "short", "a short paste is text")
+        await screen.until(lambda: screen.composer.text == "short", "a short paste is text")
         await screen.pilot.press("enter")
         await screen.shows("⊞ paste-1.txt")
         assert b"line 10" in str(model.requests[-1].messages).encode()
@@ -216,7 +216,7 @@ async def test_files_are_named_with_a_few_letters_and_go_along() -> None:
             await screen.pilot.press("@", "p", "a", "r")
             await screen.until(lambda: screen.app.query_one(Completer).display, "names are offered")
             await screen.pilot.press("enter")
-            await screen.until(lambda: screen.editor.text == "@src/parser.py ", "the whole name")
+            await screen.until(lambda: screen.composer.text == "@src/parser.py ", "the whole name")
             await screen.pilot.press("enter")
             await screen.shows("⊞ src/parser.py")
             assert b"text of the parser" in str(model.requests[-1].messages).encode()
@@ -228,7 +228,7 @@ async def test_a_slash_finds_commands() -> None:
         await screen.until(lambda: screen.app.query_one(Completer).display, "commands are offered")
         await screen.pilot.press("enter")
         await screen.until(lambda: len(screen.app.screen_stack) == 2, "the help")
-        assert screen.editor.text == ""
+        assert screen.composer.text == ""
 
 
 async def test_commands_that_people_bring_are_prompts_with_a_form_for_what_they_need() -> None:
@@ -259,33 +259,33 @@ async def test_prompts_of_earlier_days_are_within_reach() -> None:
         session = await client.create_session(workspace, "Old")
         await prompt(client, workspace, session.id, "what I asked then")
         async with looking(server) as screen:
-            await screen.until(lambda: bool(screen.editor.sent), "what was sent")
+            await screen.until(lambda: bool(screen.composer.sent_prompts), "what was sent")
             await screen.pilot.press("up")
-            assert screen.editor.text == "what I asked then"
+            assert screen.composer.text == "what I asked then"
             await screen.pilot.press("ctrl+r")
             await screen.opens(Picker)
             await screen.pilot.press("t", "h", "e", "n", "enter")
             await screen.closes()
-            assert screen.editor.text == "what I asked then"
+            assert screen.composer.text == "what I asked then"
 
 
 async def test_what_cannot_be_sent_comes_back() -> None:
     async with standing() as (_, server), looking(server) as screen:
         await screen.write("first")
         await screen.shows("echo: first")
-        screen.app.link.session = SessionId("no such session")
+        screen.app.connection.session = SessionId("no such session")
         await screen.write("second")
-        await screen.until(lambda: screen.editor.text == "second", "the text is back")
+        await screen.until(lambda: screen.composer.text == "second", "the text is back")
 
 
 async def test_ones_own_editor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the terminal cannot be handed over, nothing is lost and it is said."""
     monkeypatch.setenv("EDITOR", "true")
     async with standing() as (_, server), looking(server) as screen:
-        screen.editor.insert("half a thought")
+        screen.composer.insert("half a thought")
         await screen.pilot.press("ctrl+o")
         await screen.said("cannot be started")
-        assert screen.editor.text == "half a thought"
+        assert screen.composer.text == "half a thought"
 
 
 async def test_every_line_of_a_long_answer_is_found() -> None:

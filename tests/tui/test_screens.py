@@ -93,7 +93,7 @@ def image(screen: Screen) -> str:
     """The screen as it is seen, without what differs from run to run, and without anything to be fetched."""
     svg = screen.app.export_screenshot(title="holdfast")
     # As long as the directory of a test, so that nothing moves.
-    svg = svg.replace(screen.app.link.directory, "/home/anneke/src/project")
+    svg = svg.replace(screen.app.connection.directory, "/home/anneke/src/project")
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"[\u2800-\u28ff]", "⠋", re.sub(r"terminal-\d+-", "terminal-", svg))
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
@@ -109,12 +109,12 @@ async def settled(screen: Screen) -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("small", (80, 24)), ("middle", (110, 36)), ("wide", (160, 45))])
 async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_render, "clock", lambda _: "12:34")
+    monkeypatch.setattr(block_render, "format_time", lambda _: "12:34")
     for room in (block_render, rendering):
-        monkeypatch.setattr(room, "elapsed", lambda _: "3 s")
+        monkeypatch.setattr(room, "format_duration", lambda _: "3 s")
     for writing in (TextArea, Input):
         monkeypatch.setattr(writing, "cursor_blink", False)
-    monkeypatch.setattr(rendering, "usage_of", lambda *_, **__: "800 tokens (0 %)")
+    monkeypatch.setattr(rendering, "format_usage", lambda *_, **__: "800 tokens (0 %)")
     async with standing(ScriptedModel(steps())) as (_, server):
         project = Path(server.place.project())
         (project / "src").mkdir()
@@ -130,7 +130,7 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
             compare(screen, f"{name}-permission")
             await screen.pilot.press("tab", "a")
             await screen.shows("◇")
-            await screen.until(lambda: not screen.app.link.runs(), "the end")
+            await screen.until(lambda: not screen.app.connection.runs(), "the end")
             await settled(screen)
             compare(screen, f"{name}-answer")
             await screen.pilot.press("tab", "g")

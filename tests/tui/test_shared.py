@@ -45,7 +45,7 @@ async def test_a_server_that_is_killed_is_survived() -> None:
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
-            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
             await screen.write("words=3")
             await screen.shows("word3")
             await screen.write("words=5000 pause=50")
@@ -56,8 +56,8 @@ async def test_a_server_that_is_killed_is_survived() -> None:
             await screen.until(lambda: "reconnecting" in screen.line("top-right"), "the quiet notice")
             assert before.splitlines()[0] in screen.conversation()
             async with process(where):
-                await screen.until(lambda: app.link.state == "live", "the line is back")
-                await screen.until(lambda: not screen.app.link.runs(), "what was cut has its end")
+                await screen.until(lambda: app.connection.state == "live", "the line is back")
+                await screen.until(lambda: not screen.app.connection.runs(), "what was cut has its end")
                 await screen.write("words=4")
                 await screen.shows("word4")
                 assert screen.conversation().count("▌ words=3") == 1
@@ -78,12 +78,12 @@ async def test_what_a_killed_server_had_asked_is_closed(ask: str, panel: type[Re
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
-            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
             await screen.write(ask)
             await screen.asks(panel)
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
-            await screen.until(lambda: app.link.state != "live", "the line is cut")
+            await screen.until(lambda: app.connection.state != "live", "the line is cut")
             async with process(where):
                 await screen.answered()
                 await screen.write("words=4")
@@ -99,16 +99,16 @@ async def test_who_comes_back_with_yolo_does_not_bring_it_to_the_others() -> Non
         other, mine = HoldfastApp(address, where.project()), HoldfastApp(address, where.project(), yolo=True)
         async with process(where) as first, other.run_test() as theirs, mine.run_test() as pilot:
             screen = Screen(mine, pilot)
-            await Screen(other, theirs).until(lambda: other.link.state == "live", "the workspace is open")
-            await screen.until(lambda: mine.link.state == "live", "and open here")
-            assert not (await mine.link.client.get_skip(mine.link.workspace)).skip
-            await other.link.close()
+            await Screen(other, theirs).until(lambda: other.connection.state == "live", "the workspace is open")
+            await screen.until(lambda: mine.connection.state == "live", "and open here")
+            assert not (await mine.connection.client.get_skip(mine.connection.workspace)).skip
+            await other.connection.close()
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
-            await screen.until(lambda: mine.link.state == "broken", "the line is cut")
+            await screen.until(lambda: mine.connection.state == "broken", "the line is cut")
             async with process(where):
-                await screen.until(lambda: mine.link.state == "live", "the line is back")
-                assert not (await mine.link.client.get_skip(mine.link.workspace)).skip
+                await screen.until(lambda: mine.connection.state == "live", "the line is back")
+                assert not (await mine.connection.client.get_skip(mine.connection.workspace)).skip
 
 
 def colours_of(screen: Screen) -> list[Segment]:
@@ -132,13 +132,13 @@ async def test_who_looks_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FeedModel()
     async with standing(model) as (_, server), looking(server) as screen:
         written: list[str] = []
-        monkeypatch.setattr(screen.app, "write_terminal", written.append)
+        monkeypatch.setattr(screen.app.context, "write_terminal", written.append)
         await screen.write("go")
         await model.asked.wait()
-        screen.app.is_away = True
+        screen.app.notifier.is_away = True
         model.words.put_nowait(None)
         await screen.until(lambda: bool(written), "a word to who is away")
-        screen.app.is_away = False
+        screen.app.notifier.is_away = False
         model.words.put_nowait(None)
         await screen.write("again")
         await screen.until(lambda: screen.conversation().count("◇") == 2, "the second end")
@@ -159,17 +159,19 @@ async def test_who_looks_away_is_told_on_the_desktop(
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     async with standing() as (_, server), looking(server) as screen:
         written: list[str] = []
-        monkeypatch.setattr(screen.app, "write_terminal", written.append)
-        await screen.app.link.client.config_set(screen.app.link.workspace, "options.notifications", "native")
-        await screen.until(lambda: screen.app.options.get("notifications") == "native", "the setting")
-        screen.app.is_away = True
+        monkeypatch.setattr(screen.app.context, "write_terminal", written.append)
+        await screen.app.connection.client.config_set(
+            screen.app.connection.workspace, "options.notifications", "native"
+        )
+        await screen.until(lambda: screen.app.context.options.get("notifications") == "native", "the setting")
+        screen.app.notifier.is_away = True
         await screen.write("go")
         if works:
-            await screen.until(lambda: said.exists() and "It is done" in said.read_text(), "the note")
+            await screen.until(lambda: said.exists() and "Completed" in said.read_text(), "the note")
             assert said.read_text().splitlines()[:3] == ["--app-name=Holdfast", "--", "Holdfast"]
             assert written == []
         else:
-            await screen.until(lambda: any("It is done" in text for text in written), "the terminal is asked")
+            await screen.until(lambda: any("Completed" in text for text in written), "the terminal is asked")
 
 
 async def test_a_provider_that_is_asked_again_is_said() -> None:
@@ -177,7 +179,7 @@ async def test_a_provider_that_is_asked_again_is_said() -> None:
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("go")
         await model.asked.wait()
-        session = screen.app.link.session
+        session = screen.app.connection.session
         assert session is not None
         engine = server.manager.handles[0].workspace.engine
         notice = AgentNotice("retrying", "The provider is busy: again in 3 s.", session_id=session)
@@ -198,7 +200,7 @@ async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work()
         )
         async with app.run_test(size=(110, 40)) as pilot:
             screen = Screen(app, pilot)
-            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
             await screen.write("!echo from the shell")
             await screen.shows("▌ $ echo from the shell")
             await screen.write('tool=bash {"command": "echo so far; cat fifo || sleep 60"}')
@@ -208,10 +210,10 @@ async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work()
             await screen.shows("■ Cancelled")
             await screen.write('tool=agent {"prompt": "tool=ls"}')
             await screen.shows("│ ● ls")
-            await screen.until(lambda: not app.link.runs(), "the end")
-            session = app.link.session
-        again = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
-        again.wanted = str(session)
+            await screen.until(lambda: not app.connection.runs(), "the end")
+            session = app.connection.session
+        location = ServerLocation(where.address, str(where.data), can_be_started=False)
+        again = HoldfastApp(location, where.project(), session=str(session))
         async with again.run_test(size=(110, 40)) as pilot:
             await Screen(again, pilot).shows("│ ● ls")
 
@@ -221,7 +223,7 @@ async def test_what_happens_while_a_session_is_opened_is_seen(monkeypatch: pytes
     async with standing() as (_, server), looking(server) as screen:
         other, workspace = await server.opened()
         session = await other.create_session(workspace, "Busy")
-        take = screen.app.link.client.snapshot
+        take = screen.app.connection.client.snapshot
 
         async def late(workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
             snapshot = await take(workspace, session)
@@ -232,8 +234,8 @@ async def test_what_happens_while_a_session_is_opened_is_seen(monkeypatch: pytes
             await screen.pilot.pause()
             return snapshot
 
-        monkeypatch.setattr(screen.app.link.client, "snapshot", late)
-        await screen.app.link.choose(session.id)
+        monkeypatch.setattr(screen.app.connection.client, "snapshot", late)
+        await screen.app.connection.open_session(session.id)
         await screen.shows("▌ meanwhile")
         await screen.shows("echo: meanwhile")
 
@@ -246,7 +248,7 @@ async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch
         await prompt(other, workspace, second, "what to see", "r1")
         while not any(message.finish for message in await other.list_messages(workspace, second)):
             await screen.pilot.pause()
-        take = screen.app.link.client.snapshot
+        take = screen.app.connection.client.snapshot
         is_taken = asyncio.Event()
 
         async def turned(workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
@@ -254,26 +256,26 @@ async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch
             await is_taken.wait() if session == first else is_taken.set()
             return snapshot
 
-        monkeypatch.setattr(screen.app.link.client, "snapshot", turned)
-        await asyncio.gather(screen.app.link.choose(first), screen.app.link.choose(second))
-        assert screen.app.link.session == second
-        assert [message.role for message in screen.app.link.messages()] == ["user", "assistant"]
+        monkeypatch.setattr(screen.app.connection.client, "snapshot", turned)
+        await asyncio.gather(screen.app.connection.open_session(first), screen.app.connection.open_session(second))
+        assert screen.app.connection.session == second
+        assert [message.role for message in screen.app.connection.messages()] == ["user", "assistant"]
 
 
 async def test_a_session_that_cannot_be_opened_leaves_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     async with standing() as (_, server), looking(server) as screen:
         await screen.write("hello")
         await screen.shows("echo: hello")
-        link = screen.app.link
-        session = link.session
+        connection = screen.app.connection
+        session = connection.session
 
         async def refused(*_: object) -> SnapshotBody:
             raise Unreachable("The server does not answer.")
 
         with monkeypatch.context() as patched:
-            patched.setattr(link.client, "snapshot", refused)
+            patched.setattr(connection.client, "snapshot", refused)
             with pytest.raises(ClientError):
-                await link.choose(SessionId("other"))
-        assert link.session == session
+                await connection.open_session(SessionId("other"))
+        assert connection.session == session
         await screen.write("and on")
         await screen.shows("echo: and on")

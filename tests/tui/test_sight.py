@@ -17,10 +17,10 @@ from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.block_render import activity_of
-from holdfast.tui.blocks import Card, Prose, body_of
+from holdfast.tui.block_render import describe_activity
+from holdfast.tui.blocks import AnswerBlock, ToolBlock, output_lines
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.keys import hints
+from holdfast.tui.keys import key_hints
 from holdfast.tui.palette import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
@@ -44,13 +44,13 @@ SMALL = (80, 24)
 )
 def test_what_looks_like_html_is_text(text: str) -> None:
     """A terminal shows none, and without it the sentence would say something else."""
-    words = " ".join(drawn(Prose(text), 80))
+    words = " ".join(drawn(AnswerBlock(text), 80))
     for word in text.replace("&amp;", "&").replace("![a](b)", "!a").split():
         assert word in words
 
 
 def test_an_answer_stands_close_together() -> None:
-    lines = drawn(Prose("# Top\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"), 40)
+    lines = drawn(AnswerBlock("# Top\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"), 40)
     assert lines == ["  Top", "", "   x = 1", "", "  a  b", "  ────", "  1  2"]
 
 
@@ -79,8 +79,8 @@ def test_a_line_that_is_cut_says_so(long: str) -> None:
 
 def test_an_answer_to_a_question_is_told_in_its_own_words() -> None:
     content = 'Q1: Which database?\nUser selected: ["s", "x"]\nNote: soon\n\nQ2: Where?\nUser skipped this question'
-    card = Card("question", json.dumps({"questions": QUESTIONS}), "done", content)
-    assert [line for _, line in body_of(card)] == [
+    card = ToolBlock("question", json.dumps({"questions": QUESTIONS}), "done", content)
+    assert [line for _, line in output_lines(card)] == [
         "Which database?",
         "→ SQLite, x",
         "→ soon",
@@ -90,7 +90,9 @@ def test_an_answer_to_a_question_is_told_in_its_own_words() -> None:
 
 
 def test_what_a_helper_says_is_an_answer() -> None:
-    card = Card("agent", json.dumps({"prompt": "look"}), "done", "It is in **src/a.py**, and in no other file at all.")
+    card = ToolBlock(
+        "agent", json.dumps({"prompt": "look"}), "done", "It is in **src/a.py**, and in no other file at all."
+    )
     assert drawn(card, 40) == ["  ● agent  look", "  │ It is in src/a.py, and in no other", "  │ file at all."]
 
 
@@ -98,26 +100,26 @@ def test_when_it_is_tried_again_comes_before_why() -> None:
     """On a narrow screen only one of them is seen."""
     runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]
     notice = AgentNotice("retrying", "far: no answer. Is it up? Trying again in 4 s (2 of 5).")
-    assert activity_of(runs, None, notice) == "Trying again in 4 s (2 of 5): far: no answer. Is it up?"
+    assert describe_activity(runs, None, notice) == "Trying again in 4 s (2 of 5): far: no answer. Is it up?"
 
 
 def test_a_command_is_named_as_it_was_written() -> None:
     call = ToolCall(ToolCallId("1"), "bash", json.dumps({"command": 'echo "a"\n\tb'}), finished=True)
     runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]
     last = message("assistant", TextPart(Text("x")), ToolCallPart(call))
-    assert activity_of(runs, last) == 'Running bash: echo "a" b'
+    assert describe_activity(runs, last) == 'Running bash: echo "a" b'
 
 
-@pytest.mark.parametrize(("theme", "look"), [(THEMES[0], DARK), (THEMES[1], LIGHT)])
-def test_words_stand_out_from_the_paper(theme: Theme, look: Palette) -> None:
+@pytest.mark.parametrize(("theme", "palette"), [(THEMES[0], DARK), (THEMES[1], LIGHT)])
+def test_words_stand_out_from_the_paper(theme: Theme, palette: Palette) -> None:
     paper = Color.parse(str(theme.background))
     for name, least in (("muted", 4.5), ("faint", 3.5), ("error", 4.5), ("warning", 4.5), ("inline", 4.5)):
-        assert contrast(Color.parse(getattr(look, name)), paper) >= least, name
+        assert contrast(Color.parse(getattr(palette, name)), paper) >= least, name
 
 
 def test_what_a_key_does_is_not_dimmed() -> None:
     """It stands in lines that are muted already: both together cannot be read on paper."""
-    line = hints(("enter", "send"), ("tab", "read"))
+    line = key_hints(("enter", "send"), ("tab", "read"))
     dim = [line.plain[span.start : span.end] for span in line.spans if span.style == "dim"]
     assert dim == [" · "]
 
@@ -212,7 +214,7 @@ async def test_going_back_from_the_queue_does_not_begin_to_cancel() -> None:
         await screen.until(lambda: "s send now" in screen.line("hints"), "the keys of the queue")
         assert "esc back" in screen.picture()
         await screen.pilot.press("escape")
-        await screen.until(lambda: screen.editor.has_focus, "the editor")
+        await screen.until(lambda: screen.composer.has_focus, "the editor")
         await screen.pilot.press("escape")
         await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
         assert waiting(screen) == ["one"]
@@ -228,7 +230,7 @@ async def test_what_was_found_is_gone_through_after_the_search() -> None:
         await screen.shows("needle two")
         await screen.pilot.press("ctrl+f", *"needle")
         await screen.until(lambda: "needle two" in screen.picture(), "the newest of them")
-        await screen.until(lambda: "enter, ↑ before" in screen.line("hints"), "the keys of the search")
+        await screen.until(lambda: "enter, ↑ previous" in screen.line("hints"), "the keys of the search")
         await screen.pilot.press("escape", "N")
         await screen.until(lambda: "needle one" in screen.picture(), "the one before")
         await screen.pilot.press("n")
@@ -242,8 +244,8 @@ async def test_who_this_screen_is_for_others() -> None:
     async with standing() as (_, server), looking(server, size=(120, 40)) as screen:
         await screen.pilot.press("ctrl+g")
         await screen.opens(HelpScreen)
-        assert "for others this screen is 12345678" in screen.picture()
-        assert fits(screen, "send; steers what runs")
+        assert "other clients see this one as 12345678" in screen.picture()
+        assert fits(screen, "send; steers the current run")
 
 
 def fits(screen: Screen, words: str) -> bool:
@@ -260,12 +262,12 @@ async def test_who_unfolds_something_with_the_mouse_goes_on_writing() -> None:
         await screen.pilot.click(offset=(6, at))
         await screen.shows("deep inside")
         await screen.pilot.press(*"on")
-        assert screen.editor.text == "on"
+        assert screen.composer.text == "on"
 
 
 async def test_what_was_written_is_not_lost_with_one_key() -> None:
     async with standing() as (_, server), looking(server) as screen:
-        screen.editor.insert("half a thought")
+        screen.composer.insert("half a thought")
         await screen.pilot.press("ctrl+c")
         await screen.said("ctrl+c again leaves")
         assert screen.app.return_value is None
@@ -276,7 +278,7 @@ async def test_what_was_written_is_not_lost_with_one_key() -> None:
 async def test_who_has_deleted_it_leaves_at_once() -> None:
     """Also when both keys come together, as from a terminal."""
     async with standing() as (_, server), looking(server) as screen:
-        screen.editor.insert("half a thought")
+        screen.composer.insert("half a thought")
         for key in ("ctrl+u", "ctrl+c"):
             screen.app.post_message(events.Key(key, None))
         await screen.until(lambda: screen.app.return_value == 0, "the end")
@@ -285,10 +287,10 @@ async def test_who_has_deleted_it_leaves_at_once() -> None:
 async def test_a_command_that_nobody_has_is_not_sent() -> None:
     async with standing() as (_, server), looking(server) as screen:
         await screen.write("/hlep")
-        await screen.said("No command is called /hlep")
-        assert screen.editor.text == "/hlep"
-        assert screen.app.link.session is None
-        screen.editor.text = "/etc/hosts is what I mean"
+        await screen.said("There is no command /hlep")
+        assert screen.composer.text == "/hlep"
+        assert screen.app.connection.session is None
+        screen.composer.text = "/etc/hosts is what I mean"
         await screen.pilot.press("enter")
         await screen.shows("echo: /etc/hosts is what I mean")
 
@@ -298,7 +300,7 @@ async def test_a_command_that_is_written_quickly_is_no_prompt() -> None:
     async with standing() as (_, server), looking(server) as screen:
         screen.app.post_message(Composer.Sent("/help", queues=False))
         await screen.opens(HelpScreen)
-        assert screen.app.link.session is None
+        assert screen.app.connection.session is None
 
 
 async def test_a_session_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:

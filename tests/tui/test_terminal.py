@@ -157,10 +157,10 @@ def test_a_window_that_changes_its_size(terminal: Terminal) -> None:
 
 
 def test_ones_own_editor_comes_back_with_its_text(terminal: Terminal) -> None:
-    editor = terminal.root / "editor"
-    editor.write_text('#!/bin/sh\nprintf "words=7 from the editor" > "$1"\n')
-    editor.chmod(0o755)
-    terminal.environment["EDITOR"] = str(editor)
+    composer = terminal.root / "editor"
+    composer.write_text('#!/bin/sh\nprintf "words=7 from the editor" > "$1"\n')
+    composer.chmod(0o755)
+    terminal.environment["EDITOR"] = str(composer)
     terminal.open()
     terminal.until("Write what you want done")
     terminal.keys("C-o")

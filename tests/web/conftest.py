@@ -1,4 +1,4 @@
-"""One browser for all tests of a worker; a stage for each."""
+"""One browser for all tests of a worker; a harness for each test."""
 
 import inspect
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from holdfast.server.web.web_app import BUNDLE
-from web.stage import Stage, launched, stage
+from web.harness import PageHarness, launched, page_harness
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +27,6 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def show(browser: Browser) -> AsyncIterator[Stage]:
-    async with stage(browser) as made:
+async def harness(browser: Browser) -> AsyncIterator[PageHarness]:
+    async with page_harness(browser) as made:
         yield made

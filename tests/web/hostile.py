@@ -1,4 +1,4 @@
-"""What a model, a file or a name could try on whoever looks at it: to run something, or to tell somebody elsewhere."""
+"""Hostile texts of models, files and names, which try to run code or to send requests to another host."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from server.asking import asking, question
 from server.helpers import QUICK, RawStream
-from web.recorded import FOLD, folded
+from web.recordings import FOLD, folded
 
 __all__: list[str] = []
 

@@ -1,4 +1,4 @@
-"""R12 in the browser: nothing that is shown runs, and nobody else is asked for anything."""
+"""R12 in the browser: displayed text never runs and never causes a request to another host."""
 
 import json
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from playwright.async_api import expect
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, Think
 from server.helpers import prompt
+from web.harness import PageHarness, Screen
 from web.hostile import BEACON, MARKDOWN, NAMES, huge
-from web.stage import Screen, Stage
 
 _INSPECT = """() => {
   const faults = window.pwned ? ["it ran"] : [];
@@ -40,10 +40,10 @@ async def harmless(screen: Screen) -> None:
     assert await screen.page.evaluate(_INSPECT) == []
 
 
-async def said(show: Stage, screen: Screen, texts: Sequence[str]) -> None:
+async def said(harness: PageHarness, screen: Screen, texts: Sequence[str]) -> None:
     """The page sees an answer to each of these prompts, one after the other, in one conversation."""
     assert len(texts) < 30, "of more only the last are drawn"
-    client, workspace = await show.terminal()
+    client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "hostile")).id
     await screen.open_session(session)
     for text in texts:
@@ -53,18 +53,18 @@ async def said(show: Stage, screen: Screen, texts: Sequence[str]) -> None:
     await expect(screen.at("stop")).to_be_hidden()
 
 
-async def test_hostile_markdown_runs_nothing_and_asks_nobody(show: Stage) -> None:
+async def test_hostile_markdown_runs_nothing_and_loads_nothing(harness: PageHarness) -> None:
     for name, text in MARKDOWN.items():
-        show.model.acts[name] = (Think(text), Say(f"{text}\n\nend of {name}"))
+        harness.model.acts[name] = (Think(text), Say(f"{text}\n\nend of {name}"))
     everything = "\n\n".join(MARKDOWN.values())
-    show.model.acts["everything"] = (Think(everything), Say(f"{everything}\n\nend of everything"))
-    show.model.acts["a good link"] = (Say("[there](https://example.org/x) end"),)
-    screen = await show.screen()
+    harness.model.acts["everything"] = (Think(everything), Say(f"{everything}\n\nend of everything"))
+    harness.model.acts["a good link"] = (Say("[there](https://example.org/x) end"),)
+    screen = await harness.screen()
     dialogs: list[str] = []
     screen.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     names = [*MARKDOWN, "everything"]
     for batch in (names[:16], names[16:]):
-        await said(show, screen, batch)
+        await said(harness, screen, batch)
         told = await screen.answers.all_text_contents()
         assert [name for name, text in zip(batch, told, strict=True) if f"end of {name}" not in text] == []
         await screen.page.locator(".thought > button").evaluate_all("all => all.forEach(one => one.click())")
@@ -82,17 +82,17 @@ async def test_hostile_markdown_runs_nothing_and_asks_nobody(show: Stage) -> Non
     assert {"noopener", "noreferrer"} <= set((await link.get_attribute("rel") or "").split())
 
 
-async def test_hostile_names_and_output_are_text(show: Stage) -> None:
+async def test_hostile_names_and_output_are_text(harness: PageHarness) -> None:
     """Titles, prompts, file names, tool calls and what tools print are shown as they are."""
-    client, workspace = await show.terminal()
-    screen = await show.screen()
+    client, workspace = await harness.terminal()
+    screen = await harness.screen()
     for number, name in enumerate(NAMES):
         session = (await client.create_session(workspace, name)).id
         await prompt(client, workspace, session, name, f"r{number}")
         await screen.open_session(session)
         await expect(screen.prompts.last).to_contain_text(name[:10])
     command = f"printf '%s' {json.dumps(NAMES[0])}"
-    show.model.acts["tool"] = (
+    harness.model.acts["tool"] = (
         Call("bash", json.dumps({"command": f"echo '{NAMES[1]}'", "description": NAMES[0]})),
         Call("view", json.dumps({"file_path": NAMES[0]})),
         Call(NAMES[0], json.dumps({NAMES[1]: NAMES[0]})),
@@ -104,13 +104,13 @@ async def test_hostile_names_and_output_are_text(show: Stage) -> None:
     await harmless(screen)
 
 
-async def test_huge_input_does_not_hang_the_page(show: Stage) -> None:
-    show.model.lumps.update(huge())
-    screen = await show.screen()
-    await said(show, screen, list(huge()))
+async def test_huge_input_does_not_hang_the_page(harness: PageHarness) -> None:
+    harness.model.lumps.update(huge())
+    screen = await harness.screen()
+    await said(harness, screen, list(huge()))
     await harmless(screen)
     # Whoever scrolls long lines sees their ends: nothing is cut off where it stands.
-    show.model.lumps["wide code"] = "```js\n" + f"let wide = '{'x' * 400}';\n" * 120 + "```"
+    harness.model.lumps["wide code"] = "```js\n" + f"let wide = '{'x' * 400}';\n" * 120 + "```"
     await screen.send("wide code")
     await screen.page.wait_for_function(_WIDE)
     await screen.send("still there?")

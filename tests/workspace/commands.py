@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.process.command_process import Confine, Launch, Processes
+from holdfast.workspace.process.command_process import CommandSandbox, Launch, Processes
 from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
 
 __all__ = ["guarded", "line", "run_line"]
@@ -24,12 +24,12 @@ async def run_line(
     """What a line says on stdout and stderr, and how it ended."""
     launch = line(text, cwd)
     running, end = await processes.run(msgspec.structs.replace(launch, env={**launch.env, **(env or {})}))
-    return running.stdout.shown(), running.stderr.shown(), end
+    return running.stdout.excerpt(), running.stderr.excerpt(), end
 
 
 @asynccontextmanager
 async def guarded(
-    spills: Path, containment: Containment = "auto", *, sandbox: Confine | None = None, grace: float = 2.0
+    spills: Path, containment: Containment = "auto", *, sandbox: CommandSandbox | None = None, grace: float = 2.0
 ) -> AsyncIterator[Processes]:
     guard = Guard(containment)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.workspace.process import guard as guards
-from holdfast.workspace.process.command_process import Launch, Processes, Running
+from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
 from holdfast.workspace.process.guard import Command, Guard, Tree
 
 __all__ = ["NOBODY", "Ground", "Line", "Played"]
@@ -113,6 +113,6 @@ class Ground:
             os.close(null)
         return tree, *self.started[-1].asked()
 
-    def job(self, folder: Path) -> tuple[Running, Line]:
+    def job(self, folder: Path) -> tuple[RunningCommand, Line]:
         running = Processes(self.guard, folder).start(Launch(("x",), "/", {}))
         return running, self.started[-1].asked()[1]

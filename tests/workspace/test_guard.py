@@ -89,13 +89,13 @@ async def test_what_is_just_leaving_is_waited_for(guard: Guard) -> None:
 async def test_a_tree_may_be_kept_longer_than_its_command(guard: Guard) -> None:
     token = new_token()
     tree = spawn(guard, f"sleep {token} & exit 3", linger=30)
-    tree.keep(None)
+    tree.set_linger(None)
     assert await tree.exited == 3
     while not survivors(token):  # noqa: ASYNC110
         # In the middle of becoming `sleep` it has no command line.
         await asyncio.sleep(0)
     assert not tree.gone.done()
-    tree.keep(0)
+    tree.set_linger(0)
     assert (await tree.gone).was_killed
     assert not survivors(token)
 
@@ -111,21 +111,21 @@ async def test_a_command_may_end_well_within_its_grace(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         said = asyncio.Event()
         text = "trap 'echo bye; exit 4' INT; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), say=lambda text: said.set() if "ready" in text else None)
+        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
         await said.wait()
-        end = await running.stopped(1_000)
+        end = await running.stop_and_wait(1_000)
     assert (end.code, end.was_killed) == (4, False)
-    assert running.stdout.shown() == "ready\nbye\n"
+    assert running.stdout.excerpt() == "ready\nbye\n"
 
 
 async def test_what_is_deaf_to_an_interrupt_gets_a_termination(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         said = asyncio.Event()
         text = "trap '' INT; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), say=lambda text: said.set() if "ready" in text else None)
+        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
         await said.wait()
-        end = await running.stopped(3)
-    assert (end.code, running.stdout.shown()) == (5, "ready\nbye\n")
+        end = await running.stop_and_wait(3)
+    assert (end.code, running.stdout.excerpt()) == (5, "ready\nbye\n")
 
 
 async def test_many_at_once(guard: Guard) -> None:
@@ -139,8 +139,8 @@ async def test_a_long_environment_goes_through(tmp_path: Path) -> None:
         env = {**launch.env, "LONG": "x" * 100_000, "ODD": "a\udcff€", **{f"N{n}": "y" * 9_000 for n in range(100)}}
         runnings = [processes.start(type(launch)(launch.argv, "/", env)) for _ in range(4)]
         for running in runnings:
-            await running.until_ended()
-            assert running.stdout.shown() == "100000\na�€\n"
+            await running.wait()
+            assert running.stdout.excerpt() == "100000\na�€\n"
 
 
 async def test_in_a_namespace_a_command_sees_only_itself(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_command_that_kills_its_keeper_gains_nothing(tmp_path: Path) -> 
         token = new_token()
         async with guarded(tmp_path, containment) as processes:
             running = processes.start(line(f"setsid sleep {token} & sleep {token} & kill -9 $PPID; exit 3"))
-            await running.until_ended()
+            await running.wait()
             assert not survivors(token)
             assert (await run_line(processes, "echo again"))[0] == "again\n"
 
@@ -180,7 +180,7 @@ async def test_a_guard_that_is_killed_takes_its_trees_along_and_is_replaced(tmp_
             first = processes.guard.process_id
             os.kill(first, signal.SIGKILL)
             for watched in shapes:
-                await watched.running.until_ended()
+                await watched.running.wait()
                 assert not survivors(watched.token)
             assert (await run_line(processes, "echo again"))[0] == "again\n"
             assert processes.guard.process_id not in {0, first}
@@ -191,14 +191,14 @@ async def test_guard_and_keepers_killed_together_leave_nothing(tmp_path: Path) -
     async with guarded(tmp_path, "tree") as processes:
         token = new_token()
         running = processes.start(line(f"setsid sleep {token} & echo ready; wait"))
-        while "ready" not in running.stdout.output.held:  # noqa: ASYNC110
+        while "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
             await asyncio.sleep(0)
         guard = processes.guard.process_id
         keepers = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
         assert keepers
         for process in (guard, *map(int, keepers)):
             os.kill(process, signal.SIGKILL)
-        await running.until_ended()
+        await running.wait()
         assert not survivors(token)
 
 
@@ -209,7 +209,7 @@ async def test_closing_kills_what_runs(tmp_path: Path) -> None:
     process = guard.process_id
     await guard.close()
     assert not survivors(watched.token)
-    assert (await watched.running.until_ended()).was_killed
+    assert (await watched.running.wait()).was_killed
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
     with pytest.raises(CannotStart):
@@ -240,7 +240,7 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
         for _ in range(10):
             await run_line(processes, "echo x; echo y >&2")
         running = processes.start(line("sleep 1000"))
-        await running.stopped(0)
+        await running.stop_and_wait(0)
         assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -42,7 +42,7 @@ class Commands:
 
         self.processes.sandbox = Bound() if bounds != Bounds() else None
         running, end = await self.processes.run(line(text, cwd))
-        return running.stdout.shown() + running.stderr.shown(), end
+        return running.stdout.excerpt() + running.stderr.excerpt(), end
 
     async def begun(self, text: str, *, linger: float | None = 0.25) -> Tree:
         """A line that has said that it is ready."""
@@ -86,7 +86,7 @@ async def test_a_grace_can_only_become_shorter(commands: Commands) -> None:
         if later == "stop":
             tree.stop(LONG)
         else:
-            tree.keep(None)
+            tree.set_linger(None)
         async with asyncio.timeout(20):
             end = await tree.gone
         assert (end.code, end.was_killed) == (137, True)
@@ -110,14 +110,14 @@ async def test_how_long_the_rest_may_go_on(commands: Commands) -> None:
     tree = await commands.begun(text, linger=None)
     assert await tree.exited == 3
     assert not tree.gone.done()
-    tree.keep(0.01)
+    tree.set_linger(0.01)
     assert (await tree.gone).was_killed
     # What would have been killed soon is kept after all, also if its command has ended.
     tree = await commands.begun(text, linger=LONG)
     assert await tree.exited == 3
-    tree.keep(None)
-    tree.keep(LONG)
-    tree.keep(0)
+    tree.set_linger(None)
+    tree.set_linger(LONG)
+    tree.set_linger(0)
     assert (await tree.gone).was_killed
     # A stop is a stop, although the rest is kept.
     tree = await commands.begun(text, linger=None)
@@ -131,7 +131,7 @@ async def test_how_long_the_rest_may_go_on(commands: Commands) -> None:
 async def test_a_tree_that_is_cut_is_killed(commands: Commands) -> None:
     token = new_token()
     tree = await commands.begun(f"setsid sleep {token} & echo ready; sleep {token}")
-    tree.cut()
+    tree.kill_now()
     assert (await tree.gone).was_killed
     # The next command is started by the same guard; the keeper of the one before kills on its own.
     async with asyncio.timeout(20):

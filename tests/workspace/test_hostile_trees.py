@@ -75,7 +75,10 @@ async def test_no_shape_survives_that_is_stopped_before_it_is_ready(processes: P
 def test_no_shape_survives_the_server(tmp_path: Path, containment: str) -> None:
     """R4, C-55: the server is killed, nobody tells the guard, and everything is gone when the guard is."""
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, containment, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER, containment, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     try:
         assert server.stdout is not None

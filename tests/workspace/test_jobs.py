@@ -32,7 +32,7 @@ class World:
 
     async def finish(self, text: str = "true", session: SessionId = ONE, run: str = "r1") -> Job:
         job = self.start(text, session, run)
-        await job.running.until_ended()
+        await job.running.wait()
         await asyncio.sleep(0)
         return job
 
@@ -40,7 +40,7 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with guarded(tmp_path) as processes:
-        yield World(processes, JobLimits(most=3, kept_ms=8 * HOUR, grace=0.1, brief_grace=0.05))
+        yield World(processes, JobLimits(max_jobs=3, kept_ms=8 * HOUR, grace=0.1, brief_grace=0.05))
 
 
 async def test_ids_count_up_in_hexadecimal(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_a_job_tells_how_it_goes(world: World) -> None:
     job = world.start("echo out; echo err >&2; exit 3", run="r7")
     assert job.info == JobInfo("001", ONE, RunId("r7"), "echo out; echo err >&2; exit 3", "what it does", "/", 1_000)
     world.now = 2_000
-    await job.running.until_ended()
+    await job.running.wait()
     await asyncio.sleep(0)
     output = world.jobs.output("001")
     assert (output.job.state, output.job.exit_code, output.job.ended_at) == ("completed", 3, 2_000)

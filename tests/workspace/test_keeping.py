@@ -15,7 +15,7 @@ from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.status_scan import GitScan, Scan
 from holdfast.workspace.process import command_process
 from holdfast.workspace.process.child_process import Child
-from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.output import OutputFiles
@@ -102,14 +102,14 @@ class Tree:
         self.graces.append(grace)
         self.end(TreeEnd(was_killed=True))
 
-    def keep(self, linger: float | None) -> None: ...
+    def set_linger(self, linger: float | None) -> None: ...
 
     def end(self, end: TreeEnd) -> None:
         if not self.gone.done():
             self.gone.set_result(end)
 
 
-Start = Callable[..., tuple[Tree, Running, int]]
+Start = Callable[..., tuple[Tree, RunningCommand, int]]
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     trees: list[Tree] = []
     writes: list[int] = []
 
-    def begin(said: list[str] | None = None, over: Callable[[], str] | None = None) -> tuple[Tree, Running, int]:
+    def begin(said: list[str] | None = None, over: Callable[[], str] | None = None) -> tuple[Tree, RunningCommand, int]:
         tree = Tree()
         reads = []
         for _ in range(2):
@@ -127,7 +127,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             writes.append(writing)
         say = said.append if said is not None else lambda _: None
         trees.append(tree)
-        running = Running(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
+        running = RunningCommand(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
         return tree, running, writes[-2]
 
     yield begin
@@ -152,7 +152,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | None, end: TreeEnd, remark: str) -> None:
     tree, running, _ = start(None, None if cleaned is None else lambda: cleaned)
     tree.end(end)
-    assert await running.until_ended() == end
+    assert await running.wait() == end
     assert running.remark == remark
 
 
@@ -160,14 +160,14 @@ async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | No
 async def test_how_much_is_shown_while_a_command_runs(
     start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool
 ) -> None:
-    monkeypatch.setattr(command_process, "_LIVE_MOST", 5)
+    monkeypatch.setattr(command_process, "_MAX_LIVE", 5)
     said: list[str] = []
     tree, running, writing = start(said)
     os.write(writing, b"abcdefg"[:size])
     tree.end(TreeEnd(code=0))
-    await running.until_ended()
+    await running.wait()
     assert "".join(said) == "abcde" + "\n[more is not shown while it runs]\n" * is_cut
-    assert running.stdout.shown() == "abcdefg"[:size]
+    assert running.stdout.excerpt() == "abcdefg"[:size]
 
 
 # Output files
@@ -182,7 +182,7 @@ class Full:
 
 def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spills = OutputFiles(tmp_path / "spills")
-    file = spills.new("out")
+    file = spills.new_file("out")
     file.add("text")
     assert file.path is not None
     assert file.path.read_text() == "text"
@@ -194,7 +194,7 @@ def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdopen", fdopen)
-        full = spills.new("out")
+        full = spills.new_file("out")
         full.add("text")
     full.add("more")
     assert full.path is None
@@ -203,7 +203,7 @@ def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monk
 def test_only_output_files_are_removed(tmp_path: Path) -> None:
     """Names come from messages, which anybody may have written."""
     spills = OutputFiles(tmp_path / "spills")
-    own, other = spills.of("s1").place("out"), spills.of("s2").place("out")
+    own, other = spills.for_owner("s1").new_path("out"), spills.for_owner("s2").new_path("out")
     outside = tmp_path / "outside.txt"
     unowned = tmp_path / "spills" / "old.txt"
     for path in (own, other, outside, unowned):

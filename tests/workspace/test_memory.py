@@ -8,8 +8,8 @@ import pytest
 
 # Huge blocks come and go, each with a small one behind it that stays: what a heap cannot give back.
 _STORY = """
-from holdfast.workspace.process.guard_system import give_memory_back
-give_memory_back()
+from holdfast.workspace.process.guard_system import return_freed_memory
+return_freed_memory()
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4 // 1024

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workspace.process.output import SHOWN, Output, shorten
+from holdfast.workspace.process.output import MAX_SHOWN, Output, shorten
 
 TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
 
@@ -17,15 +17,15 @@ def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     output = Output()
     heard = "".join(output.feed(data[a:b]) for a, b in pairwise(places)) + output.finish()
-    assert heard == output.held == data.decode()
+    assert heard == output.buffered == data.decode()
     assert output.size == len(heard)
 
 
 def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
     output = Output()
     heard = [output.feed(bytes([byte])) for byte in TEXT.encode()]
-    assert "".join(heard) == output.held == TEXT
-    assert "�" not in output.held
+    assert "".join(heard) == output.buffered == TEXT
+    assert "�" not in output.buffered
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
 def test_what_is_not_utf_8_is_replaced(data: bytes, text: str) -> None:
     output = Output()
     heard = output.feed(data) + output.finish()
-    assert heard == output.shown() == text
+    assert heard == output.excerpt() == text
     assert output.finish() == ""
 
 
@@ -46,29 +46,29 @@ def test_head_and_tail_are_kept_and_the_rest_is_counted(held: int, pieces: list[
         output.feed(piece.encode())
     text = "".join(pieces)
     assert output.size == len(text)
-    assert output.is_whole == (output.held == text)
-    assert len(output.held) <= 3 * held + 40
-    assert output.held.startswith(text[:held])
-    assert output.held.endswith(text[-held:] if len(text) >= 2 * held else "")
+    assert output.is_whole == (output.buffered == text)
+    assert len(output.buffered) <= 3 * held + 40
+    assert output.buffered.startswith(text[:held])
+    assert output.buffered.endswith(text[-held:] if len(text) >= 2 * held else "")
     if not output.is_whole:
         half = held // 2 if held > 1 else 0
-        shown = output.shown(2 * half)
+        shown = output.excerpt(2 * half)
         assert shown == shorten(text, 2 * half) or half == 0
 
 
 def test_what_is_short_is_shown_whole() -> None:
-    text = "x" * SHOWN
+    text = "x" * MAX_SHOWN
     output = Output()
     output.feed(text.encode())
-    assert output.shown() == text == shorten(text)
+    assert output.excerpt() == text == shorten(text)
 
 
 def test_what_is_long_is_cut_in_the_middle() -> None:
     text = "".join(f"line {number}\n" for number in range(10_000))
     output = Output()
     output.feed(text.encode())
-    shown = output.shown()
-    half = SHOWN // 2
+    shown = output.excerpt()
+    half = MAX_SHOWN // 2
     first, last = shown[:half], shown[-half:]
     missing = 10_000 - first.count("\n") - last.count("\n")
     assert text.startswith(first)
@@ -82,8 +82,8 @@ def test_memory_is_bounded_whatever_comes() -> None:
     for _ in range(10_000):
         output.feed(b"abcdefg\n" * 10)
     assert output.size == 800_000
-    assert len(output.held) < 3_500
-    assert "lines truncated" in output.shown(500)
+    assert len(output.buffered) < 3_500
+    assert "lines truncated" in output.excerpt(500)
 
 
 def test_many_small_pieces_become_few() -> None:
@@ -91,5 +91,5 @@ def test_many_small_pieces_become_few() -> None:
     for _ in range(50_000):
         output.feed(b"a")
     assert output.size == 50_000
-    assert output.held == "a" * len(output.held)
-    assert 20_000 <= len(output.held) <= 21_024
+    assert output.buffered == "a" * len(output.buffered)
+    assert 20_000 <= len(output.buffered) <= 21_024

@@ -28,7 +28,7 @@ from holdfast.workspace.files.open_files import (
 )
 from holdfast.workspace.process import program_lookup
 from holdfast.workspace.process.child_process import find_program
-from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
+from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from planting import assert_every_clause_decides
 from scratch import memory_directory
 
@@ -467,9 +467,9 @@ def test_the_file_that_a_name_stands_for(tools: Tools, monkeypatch: pytest.Monke
     check_programs(tools)
     assert_every_clause_decides([ProgramFiles, program_lookup._is_copy], lambda: check_programs(tools))
     # What is too large is not compared.
-    monkeypatch.setattr(program_lookup, "_COMPARED", len("#!/bin/sh\n# the tool\n"))
+    monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n"))
     check_programs(tools)
-    monkeypatch.setattr(program_lookup, "_COMPARED", len("#!/bin/sh\n# the tool\n") - 1)
+    monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n") - 1)
     assert not ProgramFiles(lambda: tools.path("bin")).is_same(tools.path("copies/copy"), "tool")
 
 
@@ -503,7 +503,7 @@ def check_expansions(ground: Ground) -> None:
     root = str(ground.root)
 
     def leads(pattern: str) -> list[str]:
-        found = expansions(f"{root}/{pattern}")
+        found = expand_glob(f"{root}/{pattern}")
         assert found is not None
         return sorted(os.path.relpath(path, root) for path in found)
 
@@ -520,8 +520,8 @@ def check_expansions(ground: Ground) -> None:
     assert ".hidden" not in leads("*")
     assert leads(".h*") == [".h*", ".hidden"]
     assert leads("x*/y") == ["x*/y"]
-    assert expansions(f"{root}/sub/") == [f"{root}/sub/"]
-    assert [os.path.normpath(path)[-10:] for path in expansions("/pro*/self") or ()] == ["/pro*/self", "/proc/self"]
+    assert expand_glob(f"{root}/sub/") == [f"{root}/sub/"]
+    assert [os.path.normpath(path)[-10:] for path in expand_glob("/pro*/self") or ()] == ["/pro*/self", "/proc/self"]
 
 
 leads_all = ["-option", "loop", "nothing", "out", "out folder", "out to nothing", "to file", "to sub"]
@@ -531,14 +531,14 @@ def test_what_a_pattern_may_stand_for(ground: Ground, monkeypatch: pytest.Monkey
     (ground.root / "-option").write_text("")
     os.symlink("file", ground.root / ".hidden")
     check_expansions(ground)
-    assert_every_clause_decides(program_lookup._Walk, lambda: check_expansions(ground))
+    assert_every_clause_decides(program_lookup._GlobWalk, lambda: check_expansions(ground))
     count = len(leads_all) + 1
     for name, most, is_known in (
-        ("_MOST", count, True),
-        ("_MOST", count - 1, False),
-        ("_MOST_SEEN", len(os.listdir(ground.root)), True),
-        ("_MOST_SEEN", len(os.listdir(ground.root)) - 1, False),
+        ("_MAX_EXPANSIONS", count, True),
+        ("_MAX_EXPANSIONS", count - 1, False),
+        ("_MAX_ENTRIES", len(os.listdir(ground.root)), True),
+        ("_MAX_ENTRIES", len(os.listdir(ground.root)) - 1, False),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(program_lookup, name, most)
-            assert (expansions(f"{ground.root}/*") is not None) is is_known, (name, most)
+            assert (expand_glob(f"{ground.root}/*") is not None) is is_known, (name, most)

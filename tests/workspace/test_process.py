@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.gates import start
-from holdfast.workspace.process.command_process import _Channel, _Live
-from holdfast.workspace.process.output import SHOWN, OutputFiles
+from holdfast.workspace.process.command_process import _LiveOutput, _OutputChannel
+from holdfast.workspace.process.output import MAX_SHOWN, OutputFiles
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line, run_line
 
@@ -44,7 +44,7 @@ async def test_large_output_blocks_nobody_and_is_in_a_file(tmp_path: Path) -> No
     [file] = spills.iterdir()
     assert str(file) == named[1]
     assert file.read_text() == "".join(f"{n}\n" for n in range(1, 400_001))
-    assert len(stdout) < SHOWN + 400
+    assert len(stdout) < MAX_SHOWN + 400
 
 
 async def test_a_file_is_bounded_too(tmp_path: Path) -> None:
@@ -62,14 +62,14 @@ async def test_a_file_is_bounded_too(tmp_path: Path) -> None:
 
 async def test_short_output_makes_no_file(tmp_path: Path) -> None:
     async with guarded(tmp_path / "spills") as processes:
-        await run_line(processes, f"head -c {SHOWN} /dev/zero | tr '\\0' x")
+        await run_line(processes, f"head -c {MAX_SHOWN} /dev/zero | tr '\\0' x")
     assert not (tmp_path / "spills").exists()
 
 
 def test_old_files_make_room(tmp_path: Path) -> None:
     spills = OutputFiles(tmp_path)
     for number in range(70):
-        file = spills.new("out")
+        file = spills.new_file("out")
         file.add(str(number))
         file.close()
         assert file.path is not None
@@ -97,20 +97,22 @@ async def test_what_is_said_is_heard_while_it_runs(tmp_path: Path) -> None:
 
     async with guarded(tmp_path) as processes:
         go = tmp_path / "go"
-        running = processes.start(line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), say=say)
+        running = processes.start(
+            line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), on_output=say
+        )
         await first.wait()
         assert heard == ["first\n"]
         assert not running.ended.done()
         go.touch()
-        await running.until_ended()
-    assert "".join(heard) == "first\na�" == running.stdout.shown()
+        await running.wait()
+    assert "".join(heard) == "first\na�" == running.stdout.excerpt()
 
 
 async def test_many_lines_are_heard_in_few_pieces_and_not_without_end(tmp_path: Path) -> None:
     heard: list[str] = []
     async with guarded(tmp_path) as processes:
-        running = processes.start(line("yes | head -n 2000000"), say=heard.append)
-        await running.until_ended()
+        running = processes.start(line("yes | head -n 2000000"), on_output=heard.append)
+        await running.wait()
     assert running.stdout.output.size == 4_000_000
     assert sum(map(len, heard)) < 1_100_000
     assert len(heard) < 200
@@ -120,11 +122,11 @@ async def test_many_lines_are_heard_in_few_pieces_and_not_without_end(tmp_path: 
 async def test_nobody_hears_what_is_said_after_silence(tmp_path: Path) -> None:
     heard: list[str] = []
     async with guarded(tmp_path) as processes:
-        running = processes.start(line("echo x"), say=heard.append)
-        running.go_silent()
-        await running.until_ended()
+        running = processes.start(line("echo x"), on_output=heard.append)
+        running.stop_live_output()
+        await running.wait()
     assert heard == []
-    assert running.stdout.shown() == "x\n"
+    assert running.stdout.excerpt() == "x\n"
 
 
 async def test_who_holds_stdout_outside_of_the_tree_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -132,27 +134,27 @@ async def test_who_holds_stdout_outside_of_the_tree_keeps_nobody_waiting(tmp_pat
     token = new_token()
     async with guarded(tmp_path) as processes:
         running = processes.start(line(f"echo ready; exec sleep {token}"))
-        while not (found := survivors(token)) or "ready" not in running.stdout.output.held:  # noqa: ASYNC110
+        while not (found := survivors(token)) or "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
             await asyncio.sleep(0)
         link = f"/proc/{found[0].partition(':')[0]}/fd/1"
         held = os.open(link, os.O_WRONLY)
         try:
-            end = await running.stopped(0)
+            end = await running.stop_and_wait(0)
         finally:
             os.close(held)
     assert end.was_killed
-    assert running.stdout.shown() == "ready\n"
+    assert running.stdout.excerpt() == "ready\n"
 
 
 async def test_what_is_still_in_the_pipe_at_the_end_is_read(tmp_path: Path) -> None:
     heard: list[str] = []
     reading, writing = os.pipe()
-    live = _Live(heard.append)
-    channel = _Channel(reading, OutputFiles(tmp_path).new("out"), live)
+    live = _LiveOutput(heard.append)
+    channel = _OutputChannel(reading, OutputFiles(tmp_path).new_file("out"), live)
     os.write(writing, b"last words\xe2")
     channel.drain()
     live.end()
-    assert channel.shown() == "".join(heard) == "last words�"
+    assert channel.excerpt() == "".join(heard) == "last words�"
     os.close(writing)
 
 
@@ -176,7 +178,7 @@ async def test_a_second_cancel_does_not_cut_the_first_short(tmp_path: Path) -> N
     ready = asyncio.Event()
     async with guarded(tmp_path, grace=0.2) as processes:
         text = f"trap '' INT TERM; echo ready; while :; do sleep {token}; done"
-        task = start(processes.run(line(text), say=lambda _: ready.set()))
+        task = start(processes.run(line(text), on_output=lambda _: ready.set()))
         await ready.wait()
         for _ in range(3):
             task.cancel()

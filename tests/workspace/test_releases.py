@@ -27,7 +27,7 @@ from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
-from holdfast.workspace.search.search import Match, true_matches
+from holdfast.workspace.search.search import Match, confirmed_matches
 from tools.desk import Desk
 from workspace.played_guard import NOBODY, Ground, Line
 
@@ -142,7 +142,7 @@ ENDS: list[tuple[list[dict[str, object]], TreeEnd]] = [
 
 @pytest.mark.parametrize(("said", "end"), ENDS)
 async def test_how_a_tree_ends(ground: Ground, said: list[dict[str, object]], end: TreeEnd) -> None:
-    ground.guard.warm()
+    ground.guard.ensure_started()
     before = descriptors()
     tree, _, line = ground.spawn()
     line.tell(starting=True)
@@ -172,14 +172,14 @@ async def test_an_exit_code_comes_before_the_end(ground: Ground) -> None:
 async def test_orders_reach_a_keeper_until_it_is_over(ground: Ground) -> None:
     tree, _, line = ground.spawn()
     tree.stop(2.5)
-    tree.keep(None)
-    tree.keep(0)
+    tree.set_linger(None)
+    tree.set_linger(0)
     assert line.orders() == [{"stop": 2.5}, {"linger": None}, {"linger": 0}]
     line.tell(gone=True, left=[], is_lost=False)
     await tree.gone
     tree.stop(0)
-    tree.keep(None)
-    tree.cut()
+    tree.set_linger(None)
+    tree.kill_now()
     line.close()
 
 
@@ -247,7 +247,7 @@ async def test_closing_a_guard(ground: Ground, code: int | None, waited: list[fl
     assert (played.waited, played.was_killed) == (waited, code is None)
     assert bool(ground.searched) is is_searched
     assert not is_searched or ground.searched[0][2] == "/groups"
-    for act in (ground.guard.warm, ground.spawn):
+    for act in (ground.guard.ensure_started, ground.spawn):
         with pytest.raises(CannotStart):
             act()
     line.close()
@@ -306,7 +306,7 @@ async def test_a_command_that_cannot_be_started(
     """Whichever step fails: descriptors and counts are as before, and the next command is started."""
     module, _, name = call.partition(".")
     if call != "subprocess.Popen":
-        ground.guard.warm()
+        ground.guard.ensure_started()
     sandbox = Watching()
     processes = Processes(ground.guard, tmp_path, sandbox=sandbox)
     before = descriptors()
@@ -319,7 +319,7 @@ async def test_a_command_that_cannot_be_started(
     running = processes.start(Launch(("x",), "/", {}))
     _, line = ground.started[-1].asked()
     line.tell(gone=False, left=[], is_lost=False)
-    await running.until_ended()
+    await running.wait()
     assert sandbox.watched == 0
     line.close()
 
@@ -331,7 +331,7 @@ async def test_a_child_that_cannot_be_started(
 ) -> None:
     module, _, name = call.partition(".")
     if call != "subprocess.Popen":
-        ground.guard.warm()
+        ground.guard.ensure_started()
     before = descriptors()
     owner = {"os": os, "socket": guards.socket, "subprocess": guards.subprocess}[module]  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
@@ -347,7 +347,7 @@ async def test_a_child_that_cannot_be_started(
 async def test_a_child_whose_pipes_cannot_be_connected_is_stopped(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, call: str, count: int
 ) -> None:
-    ground.guard.warm()
+    ground.guard.ensure_started()
     before = descriptors()
     loop, real, left = asyncio.get_running_loop(), getattr(asyncio.get_running_loop(), call), [count]
 
@@ -384,13 +384,13 @@ class World:
     async def end(self, job: Job, line: Line, **more: object) -> None:
         line.tell(code=0)
         line.tell(**{"gone": False, "left": [], "is_lost": False, **more})
-        await job.running.until_ended()
+        await job.running.wait()
         line.close()
 
 
 @pytest.fixture
 def world(ground: Ground, tmp_path: Path) -> World:
-    return World(ground, tmp_path, JobLimits(most=2, kept_ms=100, grace=7.0, brief_grace=0.5))
+    return World(ground, tmp_path, JobLimits(max_jobs=2, kept_ms=100, grace=7.0, brief_grace=0.5))
 
 
 async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(world: World) -> None:
@@ -444,14 +444,14 @@ async def test_faults_of_runs_are_remembered(world: World) -> None:
     assert world.jobs.fault_of(RunId("r1")) == ""
     line.tell(starting=True)
     line.tell(gone=True, left=[], is_lost=True)
-    await job.running.until_ended()
+    await job.running.wait()
     line.close()
     fault = world.jobs.fault_of(RunId("r1"))
     assert fault.startswith("A process that supervises the command was killed")
     assert fault.endswith(" The command: kill it " + "x" * 192 + "…")
     assert world.jobs.fault_of(RunId("r2")) == ""
     for run in ("r2", "r3", "r4"):
-        world.jobs.note_fault(RunId(run), "x", job.running)
+        world.jobs.record_fault(RunId(run), "x", job.running)
     world.jobs.remove(job)
     assert [bool(world.jobs.fault_of(RunId(run))) for run in ("r1", "r2", "r3", "r4")] == [False, False, True, True]
     await world.jobs.end_run(RunId("r4"))
@@ -496,7 +496,7 @@ def test_a_directory_in_place_of_a_file_is_closed(tmp_path: Path) -> None:
     before = descriptors()
     assert not IgnoreRules(str(tmp_path)).is_ignored(str(tmp_path / "found"), is_folder=True)
     assert list(GitScanner(str(tmp_path)).scan().entries) == [str(tmp_path / "repository/.git")]
-    assert true_matches(os.path.realpath(tmp_path), [Match("found", 1, 1, "x")]) == []
+    assert confirmed_matches(os.path.realpath(tmp_path), [Match("found", 1, 1, "x")]) == []
     assert descriptors() == before
 
 

@@ -40,7 +40,7 @@ async def done(line: str, place: Path, mechanism: str, sandbox: Sandbox | None =
         processes = Processes(guard, place.parent / "spills", sandbox=sandbox or sandbox_of(place, mechanism, guard))
         launch = Shell(processes).launch(line, str(place), {"HOME": str(place.parent), "PATH": os.environ["PATH"]})
         running, _ = await processes.run(launch)
-        return running.stdout.shown() + running.stderr.shown(), running.remark
+        return running.stdout.excerpt() + running.stderr.excerpt(), running.remark
     finally:
         await guard.close()
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.testing.gates import start
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import find_program, running, spawn, splitted
-from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
+from holdfast.workspace.process.child_process import find_program, run_child, spawn, split_records
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
 WAYS = ("git", "own", "rg")
 PATH = os.environ["PATH"]
@@ -40,11 +40,11 @@ class Place:
         path.write_bytes(content)
         os.utime(path, (1_700_000_000 - age, 1_700_000_000 - age))
 
-    def where(self, path: str = "", seconds: float = 30, most: int = 100) -> Search:
+    def where(self, path: str = "", seconds: float = 30, most: int = 100) -> SearchScope:
         place = str(self.root / path) if path else str(self.root)
-        return Search(str(self.root), place, {"PATH": PATH}, seconds, most, os.path.isfile(place))
+        return SearchScope(str(self.root), place, {"PATH": PATH}, seconds, most, os.path.isfile(place))
 
-    async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> FoundText:
+    async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> TextMatches:
         return await self.searcher.grep(self.where(path), GrepRequest(pattern, literal, include))
 
     async def lines(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> list[str]:
@@ -273,10 +273,10 @@ async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> No
         (folder / "rg").chmod(0o755)
     place = Place(root, "rg")
     place.put("a")
-    where = Search(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
+    where = SearchScope(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
     assert find_program("rg", where.environment, str(root)) is None
     assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
-    where = Search(str(root), str(root), {"PATH": f"{tools}:/bin"}, 30)
+    where = SearchScope(str(root), str(root), {"PATH": f"{tools}:/bin"}, 30)
     assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
     assert (tools / "rg.ran").exists()
     assert not (root / "bin" / "rg.ran").exists()
@@ -298,8 +298,8 @@ async def test_git_runs_nothing_that_a_repository_names(tmp_path: Path) -> None:
 
 async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
     script = r"printf 'a\nbb'; printf 'c\n'; head -c 3000000 /dev/zero | tr '\0' x; printf '\nend\nlast'"
-    async with running(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
-        records = [record async for record in splitted(child.child.stdout, b"\n")]
+    async with run_child(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
+        records = [record async for record in split_records(child.child.stdout, b"\n")]
         assert await child.end() == (0, "")
     assert records[:2] == [b"a", b"bbc"]
     assert records[-2:] == [b"end", b"last"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.child_process import Child, find_program, running
+from holdfast.workspace.process.child_process import Child, find_program, run_child
 from holdfast.workspace.search import search
-from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
+from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
 Said = tuple[bytes, bytes, int]
 """What a program says on its two streams, and its exit code."""
@@ -25,21 +25,21 @@ class Played:
     def __init__(self, stdout: bytes, stderr: bytes, code: int | None) -> None:
         self.stdout, self.stderr = self.reader(), asyncio.StreamReader()
         self.was_killed = False
-        self._ended = asyncio.Event()
+        self._handle_end = asyncio.Event()
         self._code = code
         for stream, data in ((self.stdout, stdout), (self.stderr, stderr)):
             stream.feed_data(data)
             if code is not None:
                 stream.feed_eof()
         if code is not None:
-            self._ended.set()
+            self._handle_end.set()
 
     def kill(self) -> None:
         self.was_killed = True
-        self._ended.set()
+        self._handle_end.set()
 
     async def wait(self) -> int:
-        await self._ended.wait()
+        await self._handle_end.wait()
         return 137 if self._code is None else self._code
 
 
@@ -67,11 +67,11 @@ class Stage:
         self.children.append(Played(*answer))
         return self.children[-1]
 
-    def where(self, name: str = "", seconds: float = 30, most: int = 100) -> Search:
+    def where(self, name: str = "", seconds: float = 30, most: int = 100) -> SearchScope:
         place = str(self.root / name) if name else str(self.root)
-        return Search(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
+        return SearchScope(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
 
-    async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> FoundText:
+    async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> TextMatches:
         return await self.searcher.grep(self.where(name, **more), GrepRequest(pattern))  # type: ignore[arg-type]
 
 
@@ -109,7 +109,7 @@ async def test_how_a_search_ends(root: Path, answers: list[Said | OSError], foun
             await stage.grep()
     else:
         result = await stage.grep()
-        assert (len(result.matches), result.is_truncated, result.is_late) == (found, False, False)
+        assert (len(result.matches), result.is_truncated, result.is_timed_out) == (found, False, False)
     assert stage.answers == []
     assert all(child.was_killed for child in stage.children)
 
@@ -121,8 +121,8 @@ async def test_a_program_that_cannot_be_started_at_the_end_is_an_error(root: Pat
 
 async def test_a_search_that_takes_too_long_is_ended(root: Path) -> None:
     stage = Stage(root, (b"", b"", None), (b"", b"", None))
-    assert (await stage.grep(seconds=0)).is_late
-    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_late
+    assert (await stage.grep(seconds=0)).is_timed_out
+    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_timed_out
     assert [child.was_killed for child in stage.children] == [True, True]
 
 
@@ -145,14 +145,14 @@ async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkey
     monkeypatch.setattr(Played, "reader", Slow)
     stage = Stage(root, (HIT, b"", None), (b"a\0", b"", None))
     result = await stage.grep()
-    assert (len(result.matches), result.is_late) == (1, True)
+    assert (len(result.matches), result.is_timed_out) == (1, True)
     names = await stage.searcher.files(stage.where(), "*")
-    assert (names.paths, names.is_late) == (("a",), True)
+    assert (names.paths, names.is_timed_out) == (("a",), True)
     assert [child.was_killed for child in stage.children] == [True, True]
 
 
 async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MOST_GATHERED", 5)
+    monkeypatch.setattr(search, "_MAX_MATCHES", 5)
     stage = Stage(root, (b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None))
     result = await stage.grep()
     assert [match.line for match in result.matches] == [1, 2, 3, 4, 5, 6]
@@ -173,7 +173,7 @@ async def test_files_are_told_once_and_cut_where_there_are_more(root: Path, most
 
 
 async def test_a_list_of_files_that_was_broken_off_is_called_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MOST_FILES", 2)
+    monkeypatch.setattr(search, "_MAX_FILES", 2)
     for name in ("b", "c"):
         (root / name).write_text("")
     stage = Stage(root, (b"a\0b\0c\0", b"", None))
@@ -203,7 +203,7 @@ async def test_a_file_that_is_named_is_searched_although_it_is_ignored(root: Pat
 
 async def test_complaints_are_bounded(root: Path) -> None:
     stage = Stage(root, (b"", b"x" * 100_000, 2))
-    async with running(stage._start, ["rg"], str(root), stage.environment) as child:
+    async with run_child(stage._start, ["rg"], str(root), stage.environment) as child:
         code, complaint = await child.end()
     assert (code, len(complaint)) == (2, 8_192)
 

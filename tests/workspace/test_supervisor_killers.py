@@ -13,7 +13,14 @@ from holdfast.workspace.process import guard_tag as guard_cgroup
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
 from holdfast.workspace.process.guard_system import is_running
-from holdfast.workspace.process.guard_tag import kill_leftovers, kill_tagged, leftovers, new_tag, set_tag, tag_of_tree
+from holdfast.workspace.process.guard_tag import (
+    kill_orphaned,
+    kill_tagged,
+    new_tag,
+    orphaned_processes,
+    set_tag,
+    tag_of_tree,
+)
 from trials.hostile_commands import new_token, survivors
 from trials.supervisor_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, kill_server_of, try_killer
 from workspace.commands import guarded, run_line
@@ -94,15 +101,15 @@ async def test_with_control_groups_each_command_has_one(tmp_path: Path) -> None:
     group = next((line[3:] for line in stdout.splitlines() if line.startswith("0::")), "")
     if containment == "groups":
         assert "/holdfast-" in group
-        assert group.split("/")[-2] not in os.listdir(guard_cgroup._own_group())
+        assert group.split("/")[-2] not in os.listdir(guard_cgroup._own_cgroup())
 
 
 def test_a_directory_that_is_no_control_group_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_cgroup, "_own_group", lambda: str(tmp_path))
-    assert guard_cgroup.create_groups(new_tag()) == ""
+    monkeypatch.setattr(guard_cgroup, "_own_cgroup", lambda: str(tmp_path))
+    assert guard_cgroup.create_cgroups(new_tag()) == ""
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(guard_cgroup, "_own_group", lambda: str(tmp_path / "missing"))
-    assert guard_cgroup.create_groups(new_tag()) == ""
+    monkeypatch.setattr(guard_cgroup, "_own_cgroup", lambda: str(tmp_path / "missing"))
+    assert guard_cgroup.create_cgroups(new_tag()) == ""
 
 
 def tagged_process(tag: int, token: str) -> subprocess.Popen[bytes]:
@@ -116,7 +123,7 @@ def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
             assert kill_tagged(tag) == (1, ())
             assert mine.wait() == -signal.SIGKILL
             assert stranger.poll() is None
-            assert not {mine.pid, stranger.pid} & leftovers().keys()
+            assert not {mine.pid, stranger.pid} & orphaned_processes().keys()
         finally:
             stranger.kill()
 
@@ -130,8 +137,8 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
     )
     subprocess.run([sys.executable, "-c", code, token], check=True)
     try:
-        assert [line for line in leftovers().values() if token in line]
-        kill_leftovers()
+        assert [line for line in orphaned_processes().values() if token in line]
+        kill_orphaned()
         assert not survivors(token)
     finally:
         for line in survivors(token):
@@ -154,7 +161,7 @@ async def main():
     guard = Guard("tree")
     line = "read -r _ _ _ above _ < /proc/$PPID/stat; readlink /proc/$PPID/exe /proc/$above/exe /proc/$$/exe | wc -l"
     running, _ = await Processes(guard, Path(sys.argv[1])).run(Launch(("/bin/bash", "-c", line), "/", dict(os.environ)))
-    print(running.stdout.shown())
+    print(running.stdout.excerpt())
     await guard.close()
 
 asyncio.run(main())

@@ -10,7 +10,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.system_prompt import git_note, helper_instructions, system_prompt
 from holdfast.workspace.git.status_scan import Scan
-from holdfast.workspace.project_context import ContextLoader, ContextOptions, context_files, context_places
+from holdfast.workspace.project_context import ContextLoader, ContextOptions, find_context_sources, read_context_files
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")
 
@@ -28,7 +28,7 @@ def put(directory: Path, name: str, text: str) -> Path:
 
 
 def found(directory: Path, *own: Path, more: tuple[str, ...] = ()) -> list[str]:
-    return [file.text for file in context_files(context_places(directory, own, more))]
+    return [file.text for file in read_context_files(find_context_sources(directory, own, more))]
 
 
 # Context files.
@@ -84,7 +84,7 @@ def test_what_a_user_names_outside_may_be_a_folder(tmp_path: Path) -> None:
 def test_long_files_are_cut_and_all_together_is_bounded(tmp_path: Path) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "CRUSH.md"):
         put(tmp_path, name, name + "x" * 200_000)
-    files = context_files(context_places(tmp_path, ()))
+    files = read_context_files(find_context_sources(tmp_path, ()))
     assert [len(file.text) for file in files] == [32_768, 32_768, 32_768]
     assert all(file.left_out > 60_000 for file in files)
 

@@ -28,10 +28,10 @@ from holdfast.workspace.process.shell_call import command_environment
 from holdfast.workspace.project_context import (
     ContextLoader,
     ContextOptions,
-    ContextPlace,
-    context_files,
-    context_places,
+    ContextSource,
+    find_context_sources,
     git_state,
+    read_context_files,
 )
 from planting import assert_every_clause_decides
 
@@ -266,30 +266,30 @@ def test_an_excerpt_has_a_few_lines_around_the_change() -> None:
 
 def test_output_is_bounded_exactly() -> None:
     for size, is_whole in ((8, True), (9, False)):
-        kept = Output(held=4)
+        kept = Output(limit=4)
         for place in range(size):
             assert kept.feed(str(place).encode()) == str(place)
         assert (kept.is_whole, kept.size) == (is_whole, size)
-        assert kept.shown(8).startswith("0123")
-        assert kept.shown(8).endswith("4567" if is_whole else "5678")
+        assert kept.excerpt(8).startswith("0123")
+        assert kept.excerpt(8).endswith("4567" if is_whole else "5678")
     assert shorten("abcd", 4) == "abcd"
     assert shorten("abcde", 4) == "ab\n\n... [1 lines truncated] ...\n\nde"
     assert shorten("a\n\n\n\nb", 2) == "a\n\n... [4 lines truncated] ...\n\nb"
-    lines = Output(held=2)
+    lines = Output(limit=2)
     lines.feed(b"a\n" + b"\n" * 10 + b"b\n")
-    assert lines.shown(4) == "a\n\n\n... [10 lines truncated] ...\n\nb\n"
+    assert lines.excerpt(4) == "a\n\n\n... [10 lines truncated] ...\n\nb\n"
     cut = Output()
     cut.feed(b"\xe2\x82")
-    assert (cut.held, cut.finish(), cut.finish(), cut.held) == ("", "\ufffd", "", "\ufffd")
+    assert (cut.buffered, cut.finish(), cut.finish(), cut.buffered) == ("", "\ufffd", "", "\ufffd")
 
 
 def test_small_pieces_are_joined_without_a_loss() -> None:
-    kept = Output(held=3_000)
+    kept = Output(limit=3_000)
     text = "".join(chr(97 + number % 26) for number in range(9_001))
     for character in text:
         kept.feed(character.encode())
-    assert kept.shown(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
-    assert (output.SHOWN, Output()._held) == (30_000, 65_536)
+    assert kept.excerpt(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
+    assert (output.MAX_SHOWN, Output()._limit) == (30_000, 65_536)
 
 
 # Environments
@@ -329,7 +329,7 @@ def check_environments() -> None:
 def test_environments() -> None:
     check_environments()
     assert_every_clause_decides(
-        [command_environment, shell_call._may_pass, shell_call._from_the_top], check_environments
+        [command_environment, shell_call._is_passed_on, shell_call._absolute_entries], check_environments
     )
 
 
@@ -428,37 +428,37 @@ def put(path: Path, content: str) -> Path:
 
 
 def test_context_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [ContextPlace(str(put(tmp_path / name, content))) for name, content in (
+    places = [ContextSource(str(put(tmp_path / name, content))) for name, content in (
         ("a", "abc"), ("b", " "), ("c", "abc\n"), ("d", "defg"), ("e", "h"),
     )]  # fmt: skip
     os.link(tmp_path / "d", tmp_path / "z")
-    places.insert(4, ContextPlace(str(tmp_path / "z")))
+    places.insert(4, ContextSource(str(tmp_path / "z")))
 
     def told() -> list[tuple[str, str, int]]:
-        return [(os.path.basename(file.path), file.text, file.left_out) for file in context_files(places)]
+        return [(os.path.basename(file.path), file.text, file.left_out) for file in read_context_files(places)]
 
     assert told() == [("a", "abc", 0), ("d", "defg", 0), ("e", "h", 0)]
-    monkeypatch.setattr(project_context, "_LONGEST", 7)
+    monkeypatch.setattr(project_context, "_MAX_TEXT", 7)
     assert [name for name, _, _ in told()] == ["a", "d"]
-    monkeypatch.setattr(project_context, "_LONGEST", 8)
+    monkeypatch.setattr(project_context, "_MAX_TEXT", 8)
     assert [name for name, _, _ in told()] == ["a", "d", "e"]
-    monkeypatch.setattr(project_context, "_LONGEST_FILE", 3)
+    monkeypatch.setattr(project_context, "_MAX_FILE_TEXT", 3)
     assert told()[1] == ("d", "def", 1)
-    monkeypatch.setattr(project_context, "_LONGEST_FILE", 1)
+    monkeypatch.setattr(project_context, "_MAX_FILE_TEXT", 1)
     assert told()[0] == ("a", "a", 2)
     monkeypatch.undo()
-    monkeypatch.setattr(project_context, "_MOST_FILES", 2)
+    monkeypatch.setattr(project_context, "_MAX_FILES", 2)
     assert [name for name, _, _ in told()] == ["a", "d"]
     # The same file under another name is told once, whatever it says by now.
-    assert context_files([ContextPlace(str(tmp_path / "nothing")), ContextPlace(str(tmp_path))]) == []
+    assert read_context_files([ContextSource(str(tmp_path / "nothing")), ContextSource(str(tmp_path))]) == []
 
 
 def test_a_file_outside_of_its_directories_is_not_told(tmp_path: Path) -> None:
     inside, outside = put(tmp_path / "top/f", "inside"), put(tmp_path / "g", "outside")
     top = str(inside.parent)
-    assert [file.text for file in context_files([ContextPlace(str(inside), (top,))])] == ["inside"]
-    assert context_files([ContextPlace(str(outside), (top,))]) == []
-    assert [file.text for file in context_files([ContextPlace(str(outside))])] == ["outside"]
+    assert [file.text for file in read_context_files([ContextSource(str(inside), (top,))])] == ["inside"]
+    assert read_context_files([ContextSource(str(outside), (top,))]) == []
+    assert [file.text for file in read_context_files([ContextSource(str(outside))])] == ["outside"]
 
 
 def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,15 +468,15 @@ def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     os.mkfifo(tmp_path / "AGENTS.md")
 
     def names() -> list[str]:
-        return [os.path.basename(place.path) for place in context_places(tmp_path, ())]
+        return [os.path.basename(place.path) for place in find_context_sources(tmp_path, ())]
 
     assert names() == ["a.md", "b.md", "c.md"]
-    monkeypatch.setattr(project_context, "_MOST_FILES", 2)
+    monkeypatch.setattr(project_context, "_MAX_FILES", 2)
     assert names() == ["a.md", "b.md"]
 
 
 async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_context, "_SESSIONS", 2)
+    monkeypatch.setattr(project_context, "_MAX_SESSIONS", 2)
     days = iter(range(10))
     lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
     seen = [(await lookout.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
@@ -492,14 +492,14 @@ async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.
 async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "AGENTS.md", "here")
     lookout = ContextLoader(str(tmp_path))
-    real = project_context.context_places
+    real = project_context.find_context_sources
 
-    def then_gone(*arguments: object) -> list[ContextPlace]:
+    def then_gone(*arguments: object) -> list[ContextSource]:
         found = real(*arguments)  # type: ignore[arg-type]
         path.unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(project_context, "context_places", then_gone)
+    monkeypatch.setattr(project_context, "find_context_sources", then_gone)
     assert (await lookout.load(SessionId("a"))).context == ()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.web_client import Target, WebClient, address_note, checked
+from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
 from workspace.web_server import WebServer
 
 
@@ -24,12 +24,12 @@ from workspace.web_server import WebServer
     ],
 )  # fmt: skip
 def test_private_places_are_known_without_asking_the_network(host: str) -> None:
-    assert checked(f"http://{host}:8080/x").note
+    assert parse_target(f"http://{host}:8080/x").note
 
 
 @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "[2606:4700::1111]", "localhost.example.org", "10.example"])
 def test_public_places(host: str) -> None:
-    assert checked(f"https://{host}/").note == ""
+    assert parse_target(f"https://{host}/").note == ""
 
 
 def test_credentials_of_clouds_are_named() -> None:
@@ -37,12 +37,12 @@ def test_credentials_of_clouds_are_named() -> None:
 
 
 def test_targets() -> None:
-    target = checked(" https://Example.org/a?b#c ")
+    target = parse_target(" https://Example.org/a?b#c ")
     assert (target.scheme, target.host, target.port) == ("https", "example.org", 443)
     assert target.url == "https://example.org/a?b"
     for url in ("", "file:///x", "http:///x", "http://x:99999/", "http://x\r\nHost: y/", "//x", "javascript:1"):
         with pytest.raises(ToolError):
-            checked(url)
+            parse_target(url)
 
 
 def make_certificate(folder: Path, host: str) -> tuple[str, str]:
@@ -71,10 +71,10 @@ async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_pa
 
     web = WebClient(resolve, lambda: ssl.create_default_context(cafile=certificate))
     try:
-        async with web.get(checked(f"https://good.example:{port}/"), agree, {}) as answer:
+        async with web.get(parse_target(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
         with pytest.raises(ToolError, match="could not be asked"):
-            async with web.get(checked(f"https://bad.example:{port}/"), agree, {}):
+            async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
     finally:
         listening.close()

@@ -4,7 +4,7 @@ import "./chat/commands.ts";
 import { start } from "./store.ts";
 import "./styles/index.css";
 
-// The server is asked first: it answers while the page is drawn.
+// The request is sent first, so that the server responds while the page is rendered.
 void start();
 const place = document.getElementById("app");
 if (place) render(<App />, place);

@@ -3,7 +3,7 @@
 
 import { marked } from "marked";
 import { describe, expect, test } from "vitest";
-import { type Block, BlockStream, blocksOf, mended } from "../src/text/blocks.ts";
+import { type Block, BlockStream, blocksOf, closeInline } from "../src/text/blocks.ts";
 
 const TEXT = `# Title
 
@@ -171,5 +171,5 @@ describe("a tail is mended", () => {
     ["see [the docs](https://exa", "see the docs"],
     ["**a** and `b` [c](d)", "**a** and `b` [c](d)"],
     ["**a\n\nb `c", "**a\n\nb `c`"],
-  ])("%j", (before, after) => expect(mended(before)).toBe(after));
+  ])("%j", (before, after) => expect(closeInline(before)).toBe(after));
 });

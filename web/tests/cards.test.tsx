@@ -3,7 +3,7 @@ import { act } from "preact/test-utils";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { foldAll } from "../src/cards/folding.ts";
 import { ToolCard } from "../src/cards/index.ts";
-import { answerOf, changeOf, copyOf, cut, headlineOf, matchesOf, plain, shellOf, sizeOfChange, todosOf, tookOf } from "../src/cards/facts.ts";
+import { answerOf, changeOf, copyOf, cut, headlineOf, matchesOf, plain, shellOf, sizeOfChange, todosOf, tookOf } from "../src/cards/tool-data.ts";
 import type { ToolCall, ToolResult } from "../src/wire/types.ts";
 
 const call = (name: string, input: unknown, finished = true): ToolCall => ({ id: "c", name, input: JSON.stringify(input), finished });
@@ -106,14 +106,14 @@ describe("ToolCard", () => {
     expect(done.textContent).toContain("broken");
   });
 
-  it("does not pretend to work while it waits for an answer", () => {
+  it("does not pretend to work while it waits for approval", () => {
     const card = draw(<ToolCard call={call("bash", { command: "make" })} isAsked />);
     expect(card.dataset["state"]).toBe("asked");
     expect(card.querySelector(".spinner")).toBeNull();
-    expect(card.textContent).toContain("waits for an answer");
+    expect(card.textContent).toContain("waits for approval");
   });
 
-  it("does not pretend to work on what was cut off", () => {
+  it("does not pretend to work on what was interrupted", () => {
     const card = draw(<ToolCard call={call("bash", { command: "make" })} isOver />);
     expect(card.dataset["state"]).toBe("cut");
     expect(card.querySelector(".spinner")).toBeNull();

@@ -158,6 +158,6 @@ test("a part that cannot be drawn does not take the others with it", async () =>
   await shown(message("assistant", { type: "text", data: { text: "before" } }, broken, { type: "text", data: { text: "after" } }));
   expect(place.textContent).toContain("before");
   expect(place.textContent).toContain("after");
-  expect(place.textContent).toContain("This cannot be shown properly");
+  expect(place.textContent).toContain("This part cannot be displayed");
   quiet.mockRestore();
 });

@@ -1,9 +1,9 @@
 import { render } from "preact";
 import { act } from "preact/test-utils";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Asks, AsksBar } from "../src/dialogs/asks.tsx";
+import { Requests, RequestsBar } from "../src/dialogs/requests.tsx";
 import { beginKeyboard } from "../src/dialogs/keyboard.ts";
-import { ModelsDialog } from "../src/dialogs/models.tsx";
+import { ModelsDialog } from "../src/dialogs/model-picker.tsx";
 import { Palette } from "../src/palette/palette.tsx";
 import { dialog } from "../src/shell/ui.ts";
 import { answers, clientId, permissions, providers, questions, registerCommand, toasts, workspace } from "../src/store.ts";
@@ -87,14 +87,14 @@ describe("the permission dialog", () => {
     permissions.value = [ask];
     draw(
       <>
-        <Asks />
-        <AsksBar />
+        <Requests />
+        <RequestsBar />
       </>,
     );
   });
 
   it("shows the whole command, and what one would not see in it", () => {
-    expect(find(".ask-command").textContent).toBe("make\\x1b[2K all");
+    expect(find(".approval-command").textContent).toBe("make\\x1b[2K all");
     expect(find(".request").textContent).toContain("bash(make *)");
   });
 
@@ -119,11 +119,11 @@ describe("the permission dialog", () => {
   it("says no with a reason", async () => {
     focus("[data-action=allow]");
     press(find("[data-action=allow]"), "r");
-    const field = find(".ask-reason input") as HTMLInputElement;
+    const field = find(".approval-reason input") as HTMLInputElement;
     write(field, "use the script");
     // Letters of the reason are no answers.
     press(field, "a");
-    doing(() => find(".ask-reason").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
+    doing(() => find(".approval-reason").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
     expect(await granted()).toMatchObject({ action: "deny", reason: "use the script" });
   });
 
@@ -133,15 +133,15 @@ describe("the permission dialog", () => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: false, denied: true, by: "someone-else" }]]);
       permissions.value = [];
     });
-    expect(place.querySelector(".ask-later")).toBeNull();
-    expect(find("[data-testid=permission-closed]").textContent).toContain("Denied on another screen");
+    expect(place.querySelector(".request-later")).toBeNull();
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Denied in another client");
   });
 
   it("can be put aside, and taken up again", () => {
     doing(() => find("[aria-label='Decide later']").click());
     expect(place.querySelector(".request")).toBeNull();
-    expect(find(".asks-bar").textContent).toContain("bash wants to run a command");
-    doing(() => find(".ask-later").click());
+    expect(find(".requests-bar").textContent).toContain("bash wants to run a command");
+    doing(() => find(".request-later").click());
     expect(place.querySelector(".request")).not.toBeNull();
     expect(backend.asked).toEqual([]);
   });
@@ -152,24 +152,24 @@ describe("the permission dialog", () => {
       permissions.value = [];
     });
     expect(place.querySelector(".request")).toBeNull();
-    expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed on another screen (someone-)");
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed in another client (someone-)");
   });
 });
 
 describe("a request that appears", () => {
   it("does not react to a click or a key at once", () => {
     permissions.value = [ask];
-    draw(<Asks />);
+    draw(<Requests />);
     expect(find("[data-action=allow]").getAttribute("aria-disabled")).toBe("true");
     doing(() => find("[data-action=allow]").click());
     for (const key of ["Enter", "ArrowRight", "Enter", "a", "d", "r", "Escape"]) press(document.body, key);
-    expect(place.querySelector(".ask-reason")).toBeNull();
+    expect(place.querySelector(".approval-reason")).toBeNull();
     expect(backend.asked).toEqual([]);
   });
 
   it("is answered once: an answer that is on its way can not be given again", () => {
     permissions.value = [ask];
-    draw(<Asks />);
+    draw(<Requests />);
     focus("[data-action=allow]");
     doing(() => find("[data-action=deny]").click());
     expect((find("[data-action=allow]") as HTMLButtonElement).disabled).toBe(true);
@@ -179,7 +179,7 @@ describe("a request that appears", () => {
 describe("the question dialog", () => {
   it("sends all answers together", async () => {
     questions.value = [batch];
-    draw(<Asks />);
+    draw(<Requests />);
     focus("input[type=radio]");
     doing(() => (place.querySelectorAll("input[type=radio]")[1] as HTMLInputElement).click());
     write(find("textarea") as HTMLTextAreaElement, " so ");

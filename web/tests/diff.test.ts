@@ -1,7 +1,7 @@
 // @vitest-environment node
 import { describe, expect, it } from "vitest";
-import { coloursOf, piecesOf } from "../src/diff/colours.ts";
-import { changedWords, common, counted, diffOf, hasTwoSides, paired, parsed } from "../src/diff/lines.ts";
+import { coloursOf, piecesOf } from "../src/diff/highlight.ts";
+import { changedWords, common, countChanges, diffOf, hasTwoSides, pairLines, parseUnified } from "../src/diff/lines.ts";
 import type { DiffLine } from "../src/diff/lines.ts";
 
 const short = (lines: readonly DiffLine[]): string[] =>
@@ -52,26 +52,26 @@ describe("diffOf", () => {
   it("gives up on two large texts that have nothing in common, and is quick about it", () => {
     const one = Array.from({ length: 20_000 }, (_, at) => `a${at}`).join("\n");
     const other = Array.from({ length: 20_000 }, (_, at) => `b${at}`).join("\n");
-    expect(counted(diffOf(one, other))).toEqual({ added: 20_000, removed: 20_000 });
+    expect(countChanges(diffOf(one, other))).toEqual({ added: 20_000, removed: 20_000 });
   });
 });
 
 describe("parsed", () => {
   it("reads a unified diff", () => {
-    const lines = parsed("--- a/x\n+++ b/x\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n\\ No newline at end of file\n");
+    const lines = parseUnified("--- a/x\n+++ b/x\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n\\ No newline at end of file\n");
     expect(short(lines)).toEqual(["~", " same", "-old", "+new"]);
     expect(lines[2]).toMatchObject({ old: 4, new: 0 });
     expect(lines[3]).toMatchObject({ old: 0, new: 4 });
   });
 
   it("takes no part of the head for a change", () => {
-    expect(parsed("--- a\n+++ b\n")).toEqual([]);
+    expect(parseUnified("--- a\n+++ b\n")).toEqual([]);
   });
 });
 
 describe("paired", () => {
   it("puts what was removed beside what took its place", () => {
-    const pairs = paired(diffOf("a\nb\nc", "a\nB\nBB\nc"));
+    const pairs = pairLines(diffOf("a\nb\nc", "a\nB\nBB\nc"));
     expect(pairs.map(([old, now]) => [old?.text ?? null, now?.text ?? null])).toEqual([
       ["a", "a"],
       ["b", "B"],
@@ -92,7 +92,7 @@ describe("two columns", () => {
 });
 
 describe("lines that are alike", () => {
-  const sides = (before: string, after: string): (string | null)[][] => paired(diffOf(before, after)).map(([old, now]) => [old?.text ?? null, now?.text ?? null]);
+  const sides = (before: string, after: string): (string | null)[][] => pairLines(diffOf(before, after)).map(([old, now]) => [old?.text ?? null, now?.text ?? null]);
 
   it("stand beside each other, though one was added between them", () => {
     expect(sides("def total(text):\n    return sum(parse(text))", 'def total(text, start):\n    """Their sum."""\n    return sum(parse(text), start)')).toEqual([

@@ -5,9 +5,9 @@ import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { afterCodePoints, codePoints, lastCodePoints } from "../src/fold/draft.ts";
+import { afterCodePoints, codePoints, lastCodePoints } from "../src/fold/message-delta.ts";
 import { View } from "../src/fold/view.ts";
-import { decodeItem } from "../src/wire/items.ts";
+import { decodeItem } from "../src/wire/events.ts";
 import type { Snapshot } from "../src/wire/types.ts";
 
 type Step = { snapshot: Snapshot; session: string | null } | { number: number | null; event: { type: string; payload: any } };

@@ -1,11 +1,11 @@
 // @vitest-environment node
 import { describe, expect, it } from "vitest";
-import { isPressed, printed } from "../src/palette/keys.ts";
-import { moved } from "../src/palette/list.ts";
-import { fit, ranked } from "../src/palette/rank.ts";
+import { isPressed, keyLabels } from "../src/palette/keys.ts";
+import { targetIndex } from "../src/palette/list-navigation.ts";
+import { fit, rank } from "../src/palette/fuzzy-match.ts";
 
-const names = ["New session", "Sessions: open one", "Choose a model, set a key", "Timeline of the runs; replay one", "Theme: as the system, light, dark"];
-const found = (words: string): string[] => ranked(names, words, (name) => name).map((hit) => hit.item);
+const names = ["New session", "Sessions: open one", "Choose a model or set a key", "Timeline of the runs, with replay", "Theme: system, light, dark"];
+const found = (words: string): string[] => rank(names, words, (name) => name).map((hit) => hit.item);
 
 describe("ranked", () => {
   it("leaves everything as it is without words", () => {
@@ -18,12 +18,12 @@ describe("ranked", () => {
 
   it("finds the beginnings of words", () => {
     expect(found("ns")[0]).toBe("New session");
-    expect(found("totr")[0]).toBe("Timeline of the runs; replay one");
+    expect(found("totr")[0]).toBe("Timeline of the runs, with replay");
   });
 
   it("finds words in any order, also in what stands beside the name", () => {
-    expect(found("key model")).toEqual(["Choose a model, set a key"]);
-    expect(ranked(["a", "b"], "second", (name) => name, (name) => (name === "b" ? "the second" : ""))).toMatchObject([{ item: "b" }]);
+    expect(found("key model")).toEqual(["Choose a model or set a key"]);
+    expect(rank(["a", "b"], "second", (name) => name, (name) => (name === "b" ? "the second" : ""))).toMatchObject([{ item: "b" }]);
   });
 
   it("leaves out what lacks a letter", () => {
@@ -56,17 +56,17 @@ describe("keys", () => {
   });
 
   it("prints them one by one", () => {
-    expect(printed("mod+k", true)).toEqual(["⌘", "K"]);
-    expect(printed("alt+n", false)).toEqual(["Alt", "N"]);
-    expect(printed("alt+arrowup", false)).toEqual(["Alt", "↑"]);
-    expect(printed("+", false)).toEqual(["+"]);
+    expect(keyLabels("mod+k", true)).toEqual(["⌘", "K"]);
+    expect(keyLabels("alt+n", false)).toEqual(["Alt", "N"]);
+    expect(keyLabels("alt+arrowup", false)).toEqual(["Alt", "↑"]);
+    expect(keyLabels("+", false)).toEqual(["+"]);
   });
 
   it("goes round at the ends of a list", () => {
-    expect(moved("ArrowDown", 2, 3)).toBe(0);
-    expect(moved("ArrowUp", 0, 3)).toBe(2);
-    expect(moved("PageDown", 1, 3)).toBe(2);
-    expect(moved("x", 1, 3)).toBeNull();
-    expect(moved("ArrowDown", 0, 0)).toBeNull();
+    expect(targetIndex("ArrowDown", 2, 3)).toBe(0);
+    expect(targetIndex("ArrowUp", 0, 3)).toBe(2);
+    expect(targetIndex("PageDown", 1, 3)).toBe(2);
+    expect(targetIndex("x", 1, 3)).toBeNull();
+    expect(targetIndex("ArrowDown", 0, 0)).toBeNull();
   });
 });

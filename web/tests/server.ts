@@ -59,7 +59,7 @@ export class Backend {
     return this.asked.filter((one) => `${one.method} ${one.path}` === route);
   }
 
-  say(event: unknown, number?: number): void {
+  send(event: unknown, number?: number): void {
     const id = number === undefined ? "" : `id: ${number}\n`;
     this.streams[this.streams.length - 1]?.write(`${id}data: ${JSON.stringify(event)}\n\n`);
   }
@@ -83,7 +83,7 @@ export class Backend {
     } else if (given === "stream") {
       response.writeHead(200, { "Content-Type": "text/event-stream" });
       this.streams.push(response);
-      this.say({ type: "hello", payload: { cursor: Number(asked.query.get("since")), oldest: 0, epoch: 1 } });
+      this.send({ type: "hello", payload: { cursor: Number(asked.query.get("since")), oldest: 0, epoch: 1 } });
     } else {
       response.writeHead(given.status ?? 200, { "Content-Type": "application/json" });
       response.end(given.body === undefined ? "" : JSON.stringify(given.body));

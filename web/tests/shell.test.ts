@@ -1,15 +1,15 @@
 // @vitest-environment node
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { changedFiles, changingRuns, planned } from "../src/panels/changed.ts";
-import { merged } from "../src/panels/joined.ts";
-import { sought, soughtInAll } from "../src/panels/seek.ts";
-import { clear, fill, shelf, unread } from "../src/panels/shelf.ts";
-import { endsToTell } from "../src/shell/alerts.ts";
+import { changedFiles, changingRuns, planned } from "../src/panels/changed-files.ts";
+import { mergeRuns } from "../src/panels/merge-runs.ts";
+import { findMatches, findInSessions } from "../src/panels/search-matches.ts";
+import { clear, fetchSessions, sessionCache, unfetched } from "../src/panels/session-cache.ts";
+import { endNotifications } from "../src/shell/notifications.ts";
 import { backAgain } from "../src/shell/connection.tsx";
 import { ago, dayOf, elapsed, money, thousands } from "../src/shell/format.ts";
-import { grouped, nested } from "../src/shell/listing.ts";
-import { meterOf, windowOf } from "../src/shell/meter.ts";
+import { groupByDay, buildTree } from "../src/shell/session-tree.ts";
+import { meterOf, windowOf } from "../src/shell/context-usage.ts";
 import type { FileVersion, Message, Run, Session } from "../src/wire/types.ts";
 
 const session = (id: string, more: Partial<Session> = {}): Session => ({
@@ -31,16 +31,16 @@ const session = (id: string, more: Partial<Session> = {}): Session => ({
 describe("the list of sessions", () => {
   const all = [session("old", { updated_at: 1 }), session("new", { updated_at: 9 }), session("help", { parent_session_id: "old", title: "Fetch Analysis" })];
 
-  it("has the latest first, and helpers below those that sent them", () => {
-    expect(nested(all).map((tree) => [tree.session.id, tree.helpers.map((helper) => helper.id)])).toEqual([
+  it("has the latest first, and subagents below those that sent them", () => {
+    expect(buildTree(all).map((tree) => [tree.session.id, tree.subagents.map((subagent) => subagent.id)])).toEqual([
       ["new", []],
       ["old", ["help"]],
     ]);
   });
 
-  it("is narrowed down by words, also those of a helper", () => {
-    expect(nested(all, "fetch").map((tree) => tree.session.id)).toEqual(["old"]);
-    expect(nested(all, "nothing")).toEqual([]);
+  it("is narrowed down by words, also those of a subagent", () => {
+    expect(buildTree(all, "fetch").map((tree) => tree.session.id)).toEqual(["old"]);
+    expect(buildTree(all, "nothing")).toEqual([]);
   });
 
   it("has headings by day", () => {
@@ -48,7 +48,7 @@ describe("the list of sessions", () => {
     expect(dayOf(now - 60, now)).toBe("Today");
     expect(dayOf(now - 86_400, now)).toBe("Yesterday");
     expect(dayOf(now - 3 * 86_400, now)).toBe("This week");
-    expect(grouped(nested(all), now)[0]?.[0]).toBe("Earlier");
+    expect(groupByDay(buildTree(all), now)[0]?.[0]).toBe("Earlier");
   });
 });
 
@@ -123,7 +123,7 @@ describe("changed files", () => {
 describe("runs", () => {
   it("are what events say, with what only the first of them knew", () => {
     const run = (more: Partial<Run>): Run => ({ run_id: "r", session_id: "s", state: "active", delivery: "queue", accepted_at: 1, number: 3, ...more });
-    const both = merged([run({ prompt: "do it", ended_at: 9 }), run({ run_id: "q", number: 7 })], [run({ state: "ended", outcome: "completed" })]);
+    const both = mergeRuns([run({ prompt: "do it", ended_at: 9 }), run({ run_id: "q", number: 7 })], [run({ state: "ended", outcome: "completed" })]);
     expect(both.map((one) => one.run_id)).toEqual(["q", "r"]);
     expect(both[1]).toMatchObject({ prompt: "do it", state: "ended", outcome: "completed", ended_at: 9 });
   });
@@ -138,12 +138,12 @@ describe("notes for those who look elsewhere", () => {
       run("failed", { outcome: "failed" }),
       run("earlier", {}),
       run("cancelled", { outcome: "cancelled" }),
-      run("helper", { parent_run_id: "done" }),
+      run("subagent", { parent_run_id: "done" }),
       run("folded", { folded_into: "done" }),
       run("going", { state: "active" }),
     ];
     const before = new Set(now.map((one) => one.run_id).filter((id) => id !== "earlier"));
-    expect(endsToTell(before, now, [session("s", { title: "The parser" })])).toEqual(["It is done: The parser", "It failed: The parser"]);
+    expect(endNotifications(before, now, [session("s", { title: "The parser" })])).toEqual(["Completed: The parser", "It failed: The parser"]);
   });
 });
 
@@ -156,7 +156,7 @@ describe("search", () => {
   ];
 
   it("finds every place, and names the message that shows it", () => {
-    expect(sought(messages, "parser").map((hit) => [hit.messageId, hit.kind, hit.found])).toEqual([
+    expect(findMatches(messages, "parser").map((hit) => [hit.messageId, hit.kind, hit.found])).toEqual([
       ["u", "you", "PARSER"],
       ["a", "tool", "parser"],
       ["a", "result", "parser"],
@@ -165,8 +165,8 @@ describe("search", () => {
   });
 
   it("is bounded, and finds nothing without words", () => {
-    expect(sought(messages, "parser", 2)).toHaveLength(2);
-    expect(sought(messages, "  ")).toEqual([]);
+    expect(findMatches(messages, "parser", 2)).toHaveLength(2);
+    expect(findMatches(messages, "  ")).toEqual([]);
   });
 });
 
@@ -178,11 +178,11 @@ describe("search in all sessions", () => {
   it("finds titles and texts, session by session, a few places of each", () => {
     const all = [session("one", { title: "The Lexer" }), session("two", { title: "Other" }), session("three", { title: "Nothing" })];
     const texts: Record<string, Message[]> = { one: [said("m1", "a parser")], two: Array.from({ length: 9 }, (_, at) => said(`n${at}`, "lexer")) };
-    const found = soughtInAll(all, (id) => texts[id] ?? [], "LEXER");
+    const found = findInSessions(all, (id) => texts[id] ?? [], "LEXER");
     expect(found.map((one) => one.session.id)).toEqual(["one", "two"]);
     expect(found[0]?.hits.map((hit) => [hit.kind, hit.found, hit.messageId])).toEqual([["title", "Lexer", ""]]);
     expect(found[1]?.hits.map((hit) => hit.messageId)).toEqual(["n0", "n1", "n2", "n3", "n4"]);
-    expect(soughtInAll(all, (id) => texts[id] ?? [], " ")).toEqual([]);
+    expect(findInSessions(all, (id) => texts[id] ?? [], " ")).toEqual([]);
   });
 
   it("reads each conversation once, until it changes; one that is gone does no harm", async () => {
@@ -194,15 +194,15 @@ describe("search in all sessions", () => {
       return [said(`of ${id}`, id)];
     };
     const list = [session("a", { updated_at: 1 }), session("gone", { updated_at: 1 }), session("b", { updated_at: 1 })];
-    await fill(list, read);
-    await fill([session("a", { updated_at: 2 }), ...list.slice(1)], read);
+    await fetchSessions(list, read);
+    await fetchSessions([session("a", { updated_at: 2 }), ...list.slice(1)], read);
     expect(asked).toEqual(["a", "gone", "b", "a"]);
-    expect(shelf.value.get("b")?.messages.map((one) => one.id)).toEqual(["of b"]);
-    expect(unread.value).toBe(0);
-    const first = fill([session("c", {}), session("d", {})], read);
+    expect(sessionCache.value.get("b")?.messages.map((one) => one.id)).toEqual(["of b"]);
+    expect(unfetched.value).toBe(0);
+    const first = fetchSessions([session("c", {}), session("d", {})], read);
     clear();
     await first;
-    expect(shelf.value.size).toBe(0);
+    expect(sessionCache.value.size).toBe(0);
   });
 });
 
@@ -249,9 +249,9 @@ describe("colours", () => {
 
 describe("the line that was found again", () => {
   it.each([
-    [{ from: 74, missed: 10014, gap: false }, "Connected again after event 74: all that came since is here."],
+    [{ from: 74, missed: 10014, gap: false }, "Connected again after event 74: missed events were received."],
     [{ from: 74, missed: 0, gap: false }, "Connected again after event 74: nothing was missed."],
-    [{ from: 74, missed: 0, gap: true }, "Connected again after event 74: everything was read anew."],
+    [{ from: 74, missed: 0, gap: true }, "Connected again after event 74: everything was reloaded."],
   ])("is told without counting numbers that were passed over", (resumed, words) => {
     expect(backAgain(resumed)).toBe(words);
   });

@@ -45,12 +45,12 @@ test("what a session said of itself when it was read makes nobody busy", async (
   expect(marks()).toEqual(["a:", "b:"]);
 });
 
-test("who waits for an answer is marked before all others", async () => {
+test("who waits for approval is marked before all others", async () => {
   await act(() => {
     runs.value = [run("active")];
     permissions.value = [{ id: "p", session_id: "a", tool_call_id: "c", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" }];
   });
-  expect(marks()).toEqual(["a:waits for an answer", "b:"]);
+  expect(marks()).toEqual(["a:waits for approval", "b:"]);
 });
 
 test("others who look at a session are counted, but not this page itself", async () => {

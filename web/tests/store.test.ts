@@ -16,14 +16,14 @@ const run = (id: string, more: Partial<Run> = {}): Run => ({ run_id: id, session
 type Store = typeof import("../src/store.ts");
 let backend: Backend;
 let store: Store;
-let composing: typeof import("../src/store/composing.ts");
+let composing: typeof import("../src/store/composer-state.ts");
 
 /** A page that is in, and live. Each test has its own: modules are loaded anew. */
 async function opened(hash = "#code=c1&dir=%2Fw"): Promise<void> {
   history.replaceState(null, "", `/${hash}`);
   vi.resetModules();
   store = await import("../src/store.ts");
-  composing = await import("../src/store/composing.ts");
+  composing = await import("../src/store/composer-state.ts");
   void store.start();
   await vi.waitFor(() => expect(store.connection.value.state).toBe("live"));
 }
@@ -93,7 +93,7 @@ describe("following", () => {
     const before = drawings;
     let offset = 5;
     for (const word of ["!", " more", " and", " more"]) {
-      backend.say({ type: "message_delta", payload: { session_id: "s1", message_id: "m1", part: 0, offset, text: word } });
+      backend.send({ type: "message_delta", payload: { session_id: "s1", message_id: "m1", part: 0, offset, text: word } });
       offset += word.length;
     }
     await vi.waitFor(() => expect(store.messageOf("m1").value?.parts[0]).toEqual({ type: "text", data: { text: "in s1! more and more" } }));
@@ -103,7 +103,7 @@ describe("following", () => {
 
   test("after a break it goes on after the last number, and says so", async () => {
     await opened();
-    backend.say({ type: "session", payload: { type: "created", payload: session("s3") } }, 11);
+    backend.send({ type: "session", payload: { type: "created", payload: session("s3") } }, 11);
     await vi.waitFor(() => expect(store.cursor.value).toBe(11));
     backend.streams[0]?.destroy();
     await vi.waitFor(() => expect(backend.streams).toHaveLength(2));
@@ -124,13 +124,13 @@ describe("following", () => {
     ];
     // Each way round: nothing that one event has changed is forgotten because of another one.
     for (const [at, events] of [told, [...told].reverse()].entries()) {
-      events.forEach((event, place) => backend.say(event, 11 + 10 * at + place));
+      events.forEach((event, place) => backend.send(event, 11 + 10 * at + place));
       await vi.waitFor(() => expect(store.cursor.value).toBe(14 + 10 * at));
       expect(store.permissions.value.map((one) => one.id)).toEqual(["a"]);
       expect(store.runs.value.map((one) => one.run_id)).toEqual(["r"]);
       expect(store.sessions.value.find((one) => one.id === "s1")?.title).toBe("named");
-      backend.say({ type: "permission_notification", payload: { type: "created", payload: { id: "a", tool_call_id: "c", granted: true, denied: false } } }, 15 + 10 * at);
-      backend.say({ type: "session", payload: { type: "updated", payload: session("s1") } }, 16 + 10 * at);
+      backend.send({ type: "permission_notification", payload: { type: "created", payload: { id: "a", tool_call_id: "c", granted: true, denied: false } } }, 15 + 10 * at);
+      backend.send({ type: "session", payload: { type: "updated", payload: session("s1") } }, 16 + 10 * at);
       await vi.waitFor(() => expect(store.cursor.value).toBe(16 + 10 * at));
       expect(store.permissions.value).toEqual([]);
     }
@@ -141,7 +141,7 @@ describe("following", () => {
     await store.chooseSession("s1");
     const asked = backend.calls("GET /v1/workspaces/w/snapshot").length;
     backend.on("GET /v1/workspaces/w/snapshot", () => ({ body: { ...SNAPSHOT, cursor: 50, sessions: [session("s1")], messages: [message("m9", "new")] } }));
-    backend.say({ type: "gap", payload: { cursor: 50, oldest: 40, epoch: 2 } });
+    backend.send({ type: "gap", payload: { cursor: 50, oldest: 40, epoch: 2 } });
     await vi.waitFor(() => expect(store.messageIds.value).toEqual(["m9"]));
     expect(backend.calls("GET /v1/workspaces/w/snapshot")).toHaveLength(asked + 1);
     expect(store.cursor.value).toBe(50);
@@ -164,9 +164,9 @@ describe("following", () => {
 
   const grown = (offset: number, text: string) => ({ type: "message_delta", payload: { session_id: "s1", message_id: "m2", part: 0, offset, text } });
   const speakMeanwhile = (): void => {
-    backend.say({ type: "message", payload: { type: "created", payload: message("m2", "Half ") } }, 11);
-    backend.say(grown(5, "of it"));
-    backend.say({ type: "session", payload: { type: "created", payload: session("s3") } }, 12);
+    backend.send({ type: "message", payload: { type: "created", payload: message("m2", "Half ") } }, 11);
+    backend.send(grown(5, "of it"));
+    backend.send({ type: "session", payload: { type: "created", payload: session("s3") } }, 12);
   };
 
   test("a snapshot that is older than the stream loses nothing that came meanwhile", async () => {
@@ -177,7 +177,7 @@ describe("following", () => {
     expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s3"]);
     expect(store.cursor.value).toBe(12);
     // And what comes after it goes on from there.
-    backend.say(grown(10, "!"));
+    backend.send(grown(10, "!"));
     await vi.waitFor(() => expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it!" }));
   });
 
@@ -185,9 +185,9 @@ describe("following", () => {
     await opened();
     const newer = { ...SNAPSHOT, cursor: 13, sessions: [session("s1"), session("s3"), session("s4")], messages: [message("m2", "Half of it, and more")] };
     await chosenMeanwhile(newer, speakMeanwhile);
-    backend.say(grown(10, ", and"));
-    backend.say({ type: "session", payload: { type: "created", payload: session("s4") } }, 13);
-    backend.say(grown(20, "!"));
+    backend.send(grown(10, ", and"));
+    backend.send({ type: "session", payload: { type: "created", payload: session("s4") } }, 13);
+    backend.send(grown(20, "!"));
     await vi.waitFor(() => expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it, and more!" }));
     expect(store.messageIds.value).toEqual(["m2"]);
     expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s3", "s4"]);
@@ -254,9 +254,9 @@ describe("following", () => {
   test("what became of an ask is known by its id", async () => {
     await opened();
     const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" };
-    backend.say({ type: "permission_request", payload: { type: "created", payload: ask } }, 11);
+    backend.send({ type: "permission_request", payload: { type: "created", payload: ask } }, 11);
     await vi.waitFor(() => expect(store.permissions.value).toEqual([ask]));
-    backend.say({ type: "permission_notification", payload: { type: "created", payload: { id: "a1", tool_call_id: "c1", granted: true, denied: false, by: "somebody" } } }, 12);
+    backend.send({ type: "permission_notification", payload: { type: "created", payload: { id: "a1", tool_call_id: "c1", granted: true, denied: false, by: "somebody" } } }, 12);
     await vi.waitFor(() => expect(store.permissions.value).toEqual([]));
     expect(store.answers.value.get("a1")).toMatchObject({ by: "somebody" });
   });
@@ -303,7 +303,7 @@ describe("prompts", () => {
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 409, body: { message: "The session is busy." } }));
     await expect(store.prompt("hello")).rejects.toMatchObject({ status: 409, message: "The session is busy." });
     expect(backend.calls("POST /v1/workspaces/w/agent")).toHaveLength(1);
-    expect(await store.say(store.prompt("hello"))).toBeUndefined();
+    expect(await store.reportErrors(store.prompt("hello"))).toBeUndefined();
     expect(store.toasts.value.map((one) => one.text)).toEqual(["The session is busy."]);
   });
 
@@ -321,7 +321,7 @@ describe("prompts", () => {
     backend.on("POST /v1/workspaces/w/agent/sessions/s1/cancel", () => ({ body: { cancelled: [] } }));
     const mine = { client_id: store.clientId.value };
     [run("head", { state: "active" }), run("one", { ...mine, number: 2 }), run("theirs", { client_id: "x", number: 3 }), run("two", { ...mine, number: 4 })].forEach(
-      (one, at) => backend.say({ type: "run", payload: { type: "created", payload: one } }, 11 + at),
+      (one, at) => backend.send({ type: "run", payload: { type: "created", payload: one } }, 11 + at),
     );
     await vi.waitFor(() => expect(store.queue.value.map((one) => one.run_id)).toEqual(["one", "theirs", "two"]));
     expect(store.head.value?.run_id).toBe("head");
@@ -344,11 +344,11 @@ describe("prompts", () => {
 
   test("the order of the queue is the server's", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
-    ["a", "b", "c"].forEach((name, at) => backend.say({ type: "run", payload: { type: "created", payload: run(name, { number: 11 + at }) } }, 11 + at));
+    ["a", "b", "c"].forEach((name, at) => backend.send({ type: "run", payload: { type: "created", payload: run(name, { number: 11 + at }) } }, 11 + at));
     await vi.waitFor(() => expect(store.queue.value).toHaveLength(3));
     backend.on("GET /v1/workspaces/w/agent/sessions/s1/prompts/list", () => ({ body: ["c", "a", "b"] }));
     const { prompt: _gone, ...moved } = run("c", { number: 13 });
-    backend.say({ type: "run", payload: { type: "updated", payload: moved } }, 14);
+    backend.send({ type: "run", payload: { type: "updated", payload: moved } }, 14);
     await vi.waitFor(() => expect(store.queue.value.map((one) => one.run_id)).toEqual(["c", "a", "b"]));
     expect(store.queue.value[0]?.prompt).toBe("c");
   });

@@ -2,9 +2,9 @@
 
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { Problem } from "../src/wire/http.ts";
-import { Backoff, decodeItem, Follower } from "../src/wire/items.ts";
+import { Backoff, decodeItem, CursorFilter } from "../src/wire/events.ts";
 import { type SseEvent, SseReader } from "../src/wire/sse.ts";
-import { EventStream, type StreamPort, type Trouble } from "../src/wire/stream.ts";
+import { EventStream, type StreamPort, type StreamError } from "../src/wire/stream.ts";
 import type { Item } from "../src/wire/types.ts";
 
 const WIRE = 'id: 7\ndata: {"type":"hello"}\n\n: still here\n\ndata: {"a":1}\ndata: {"b":"😀é"}\r\n\r\nid: x\ndata:no blank\n\nevent: z\n\n';
@@ -51,7 +51,7 @@ describe("items", () => {
   });
 
   test("a follower passes over what it has seen, and goes where a gap says", () => {
-    const follower = new Follower(5);
+    const follower = new CursorFilter(5);
     const numbered = (number: number): Item => decodeItem({ data: '{"type":"x"}', number });
     expect([4, 5, 6, 6, 8].map((number) => follower.accept(numbered(number)))).toEqual([false, false, true, false, true]);
     expect(follower.accept(decodeItem({ data: '{"type":"gap","payload":{"cursor":2}}', number: null }))).toBe(true);
@@ -71,7 +71,7 @@ describe("items", () => {
 class Wire {
   readonly asked: number[] = [];
   readonly items: Item[] = [];
-  readonly troubles: Trouble[] = [];
+  readonly troubles: StreamError[] = [];
   readonly live: [number, number][] = [];
   refused = "";
   entered = 0;
@@ -104,16 +104,16 @@ class Wire {
     });
   }
 
-  say(text: string): void {
+  send(text: string): void {
     this.open[this.open.length - 1]?.enqueue(new TextEncoder().encode(text));
   }
 
   event(number: number): void {
-    this.say(`id: ${number}\ndata: {"type":"message","payload":${number}}\n\n`);
+    this.send(`id: ${number}\ndata: {"type":"message","payload":${number}}\n\n`);
   }
 
   hello(cursor: number): void {
-    this.say(`data: {"type":"hello","payload":{"cursor":${cursor},"oldest":0,"epoch":1}}\n\n`);
+    this.send(`data: {"type":"hello","payload":{"cursor":${cursor},"oldest":0,"epoch":1}}\n\n`);
   }
 
   cut(): void {
@@ -179,7 +179,7 @@ describe("the stream", () => {
     follow(wire);
     await settle();
     wire.hello(0);
-    wire.say('id: 1\ndata: {"type":"mess');
+    wire.send('id: 1\ndata: {"type":"mess');
     await settle();
     wire.cut();
     await vi.advanceTimersByTimeAsync(5_000);
@@ -198,12 +198,12 @@ describe("the stream", () => {
     wire.hello(0);
     await vi.advanceTimersByTimeAsync(44_000);
     expect(wire.asked).toHaveLength(1);
-    wire.say(": still here\n\n");
+    wire.send(": still here\n\n");
     await vi.advanceTimersByTimeAsync(44_000);
     expect(wire.asked).toHaveLength(1);
     await vi.advanceTimersByTimeAsync(15_000);
     expect(wire.asked).toHaveLength(2);
-    expect(wire.troubles[0]?.why).toContain("quiet");
+    expect(wire.troubles[0]?.why).toContain("silent");
   });
 
   test("a page that is looked at again does not wait", async () => {

@@ -2,8 +2,8 @@
 
 import { describe, expect, test } from "vitest";
 import { render } from "preact";
-import { safeAddress } from "../src/text/address.ts";
-import { decoded } from "../src/text/entities.ts";
+import { safeAddress } from "../src/text/safe-url.ts";
+import { decodeEntities } from "../src/text/entities.ts";
 import { MOST_MARKDOWN, nodesOf } from "../src/text/nodes.tsx";
 import { highlightLines, languageOf, linesOf, MOST_CODE, stretchesOf } from "../src/text/highlight.ts";
 
@@ -118,7 +118,7 @@ describe("hostile output", () => {
 
 test("signs that are written by name", () => {
   expect(drawn("&copy; &lt;b&gt; &#65;&#x42; &unknown; &#0; `&lt;`").textContent).toBe("© <b> AB &unknown; \ufffd &lt;");
-  expect(decoded("&constructor; &__proto__;")).toBe("&constructor; &__proto__;");
+  expect(decodeEntities("&constructor; &__proto__;")).toBe("&constructor; &__proto__;");
 });
 
 describe("addresses", () => {

@@ -1,7 +1,7 @@
 // @vitest-environment node
 import { describe, expect, it } from "vitest";
-import { axisOf, lasted, packed, spaced, ticksOf } from "../src/timeline/layout.ts";
-import { framesOf, told, viewAt } from "../src/timeline/replay.ts";
+import { axisOf, formatDuration, packRows, spaceLabels, ticksOf } from "../src/timeline/layout.ts";
+import { framesOf, describeEvent, viewAt } from "../src/timeline/replay.ts";
 import { sharesOf, Tracker, tracksOf } from "../src/timeline/tracks.ts";
 import type { LogEvent, Track } from "../src/timeline/tracks.ts";
 import type { Message, Part, Run } from "../src/wire/types.ts";
@@ -193,17 +193,17 @@ describe("the axis", () => {
     const axis = axisOf(tracks, 0, "clock");
     const ticks = ticksOf(axis, 1_700);
     expect(ticks.slice(0, 3).map((tick) => tick.since)).toEqual([0, 2_000, 4_000]);
-    const worded = spaced(ticks, axis.length, 2_500).filter((tick) => tick.isWorded);
+    const worded = spaceLabels(ticks, axis.length, 2_500).filter((tick) => tick.isWorded);
     worded.slice(1).forEach((tick, at) => expect(tick.at - (worded[at]?.at ?? 0)).toBeGreaterThanOrEqual(2_500));
     expect(worded.some((tick) => tick.isFirst && tick.at > 0)).toBe(true);
   });
 
   it("puts what overlaps into rows", () => {
-    expect(packed([{ start: 0, end: 5 }, { start: 1, end: 2 }, { start: 2, end: 9 }, { start: 5, end: 6 }])).toEqual([0, 1, 1, 0]);
+    expect(packRows([{ start: 0, end: 5 }, { start: 1, end: 2 }, { start: 2, end: 9 }, { start: 5, end: 6 }])).toEqual([0, 1, 1, 0]);
   });
 
   it("says how long in words", () => {
-    expect([0, 999, 4_230, 59_400, 61_000, 3_720_000].map(lasted)).toEqual(["0 ms", "999 ms", "4.2 s", "59 s", "1 min 01 s", "1 h 02 min"]);
+    expect([0, 999, 4_230, 59_400, 61_000, 3_720_000].map(formatDuration)).toEqual(["0 ms", "999 ms", "4.2 s", "59 s", "1 min 01 s", "1 h 02 min"]);
   });
 });
 
@@ -221,24 +221,24 @@ describe("a replay", () => {
   });
 
   it("says every event in words", () => {
-    expect(aRun().events.map(told)).toEqual([
-      "accepted; it waits",
+    expect(aRun().events.map(describeEvent)).toEqual([
+      "accepted, queued",
       "it starts",
       "step 1 begins",
-      "the model is asked",
-      "the model thinks",
-      "it prepares bash",
-      "it calls bash ls",
-      "bash asks for permission",
-      "permission is asked for",
+      "model request",
+      "model thinks",
+      "prepares bash",
+      "calls bash ls",
+      "bash requests permission",
+      "permission requested",
       "permission given",
       "result of bash",
-      "the answer ends: tool use",
+      "answer ends: tool use",
       "step 2 begins",
-      "the model is asked",
-      "the model writes",
-      "the answer ends: tool use",
-      "the end: completed",
+      "model request",
+      "model writes",
+      "answer ends: tool use",
+      "end: completed",
     ]);
   });
 

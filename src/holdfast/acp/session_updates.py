@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.acp.tool_calls import Json, facts_of, kind_of, places_of, plan_of, result_of, text_block, title_of
 from holdfast.acp.tool_calls import change_of as changes_in
+from holdfast.client.text_once import StreamedText
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -36,33 +37,6 @@ _MOST_OUTPUT = 4_000
 _MOST_STEPS = 12
 
 
-class _Told:
-    """The text of a part that was sent so far."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._length = 0
-
-    def fresh(self, offset: int, text: str) -> tuple[str, bool]:
-        """Return the new part of this text, and whether the text restarts: after a failed attempt the next one produces
-        different text. A delta that would leave a gap is dropped; the complete part arrives later.
-        """
-        if offset >= self._length:
-            return (self._add(text), False) if offset == self._length else ("", False)
-        told = "".join(self._pieces)
-        self._pieces = [told]
-        common = min(len(text), self._length - offset)
-        if told[offset : offset + common] == text[:common]:
-            return self._add(text[common:]), False
-        self._pieces, self._length = [told[:offset]], offset
-        return self._add(text), True
-
-    def _add(self, text: str) -> str:
-        self._pieces.append(text)
-        self._length += len(text)
-        return text
-
-
 class _Call(msgspec.Struct, frozen=True):
     """A tool call that was sent: its message, its id for the editor, and its status there."""
 
@@ -76,7 +50,7 @@ class _Said(msgspec.Struct):
     """State of one message."""
 
     message: Message
-    texts: dict[tuple[int, str], _Told] = {}
+    texts: dict[tuple[int, str], StreamedText] = {}
     parts: set[int] = set()
     """Parts that are sent as a whole and were sent."""
 
@@ -221,8 +195,8 @@ class SessionUpdates:
         return updates if self._is_shown(said.message, is_replay=is_replay) else []
 
     def _grown(self, said: _Said, place: tuple[int, str], offset: int, text: str) -> list[Json]:
-        fresh, is_again = said.texts.setdefault(place, _Told()).fresh(offset, text)
-        notice = [note(_AGAIN)] if is_again else []
+        fresh, is_restart = said.texts.setdefault(place, StreamedText()).add(offset, text)
+        notice = [note(_AGAIN)] if is_restart else []
         return [*notice, _chunk(place[1], fresh)] if fresh else notice
 
     def _is_shown(self, message: Message, *, is_replay: bool) -> bool:

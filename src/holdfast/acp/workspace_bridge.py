@@ -89,7 +89,8 @@ class WorkspaceBridge:
         snapshot = await self.client.snapshot(self.workspace)
         self._note(snapshot.sessions)
         await self._read_window()
-        self._tasks.start(self._attached.follow(snapshot.cursor, self._take), name="events")
+        self._attached.cursor = snapshot.cursor
+        self._tasks.start(self._attached.follow(self._take), name="events")
 
     async def close(self) -> None:
         """Leave the workspace. Its runs continue."""

@@ -6,7 +6,7 @@ from importlib import import_module
 import click
 
 from holdfast import __version__
-from holdfast.cli.fast_import import undisturbed
+from holdfast.cli.fast_import import signals_blocked
 from holdfast.cli.main import COMMANDS
 
 __all__ = ["holdfast"]
@@ -34,7 +34,7 @@ class _Lazy(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        with undisturbed():
+        with signals_blocked():
             module, _, name = COMMANDS[cmd_name][0].partition(":")
             command = getattr(import_module(module), name or "command")
         assert isinstance(command, click.Command)
@@ -52,14 +52,14 @@ def holdfast() -> None:
     """A coding agent that holds on when you let go. Without a command it opens the terminal app.
 
     Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
-    exactly once, and they survive the death of the server.
+    exactly once, and they survive a crash of the server.
 
     \b
-      holdfast                                  the terminal app, here
-      holdfast run "What does this project do?" one prompt, its answer on stdout
+      holdfast                                  the terminal app
+      holdfast run "What does this project do?" one prompt; prints the answer
       git diff | holdfast run "Review this"     stdin is part of the prompt
-      holdfast run --detach "Fix the build"     leave at once; prints a run id
-      holdfast runs wait ID                     its answer, when it is there
-      holdfast login anthropic                  a key, for a real model
-      holdfast COMMAND --help                   more of each
+      holdfast run --detach "Fix the build"     returns at once; prints a run id
+      holdfast runs wait ID                     waits for its answer and prints it
+      holdfast login anthropic                  stores an API key
+      holdfast COMMAND --help                   help of a command
     """

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 __all__ = [
+    "CommandError",
     "DefaultGroup",
-    "Failure",
     "age",
-    "clipped",
+    "clip",
     "directory_option",
-    "sentences",
+    "location_options",
+    "report_errors",
     "server_options",
     "table",
-    "where_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_USUAL = 80
-_NARROW = 76
-_ID = 32
-_SHORT_ID = 8
+_DEFAULT_WIDTH = 80
+_NARROW_WIDTH = 76
+_ID_LENGTH = 32
+_SHORT_ID_LENGTH = 8
 
 
-class Failure(click.ClickException):
+class CommandError(click.ClickException):
     """An error that is printed as one line on stderr."""
 
     exit_code = REFUSED
@@ -46,16 +46,16 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Convert Holdfast errors into one-line messages without a traceback."""
     from holdfast.domain.errors import HoldfastError
 
     try:
         yield
     except HoldfastError as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except UnicodeEncodeError:
-        raise Failure("A path or name is not valid UTF-8, and cannot be sent.") from None
+        raise CommandError("A path or name is not valid UTF-8 and cannot be sent.") from None
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -63,9 +63,11 @@ def sentences() -> Iterator[None]:
 def server_options(function: F) -> F:
     """Add the options that select a server."""
     host = click.option(
-        "--host", metavar="URL", help="Another server: unix:///path, tcp://host:port or ssh://user@machine/directory."
+        "--host",
+        metavar="URL",
+        help="Address of another server: unix:///path, tcp://host:port or ssh://user@machine/directory.",
     )
-    data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+    data = click.option("--data-dir", metavar="DIR", help="Data directory of the server; default: $HOLDFAST_DATA_DIR.")
     return data(host(function))
 
 
@@ -76,7 +78,7 @@ def directory_option(function: F) -> F:
         metavar="DIR",
         type=click.Path(exists=True, file_okay=False),
         callback=_real_directory,
-        help="The workspace's directory; the current one.",
+        help="Directory of the workspace; default: the current directory.",
     )(function)
 
 
@@ -84,10 +86,12 @@ def _real_directory(_context: click.Context, _parameter: click.Parameter, value:
     try:
         return os.path.realpath(value or os.getcwd())
     except FileNotFoundError:
-        raise click.UsageError("The current directory is gone: go to another, or name one with --cwd.") from None
+        raise click.UsageError(
+            "The current directory no longer exists: change to another one, or give one with --cwd."
+        ) from None
 
 
-def where_options(function: F) -> F:
+def location_options(function: F) -> F:
     """Add the options that select a server and a directory."""
     return directory_option(server_options(function))
 
@@ -115,7 +119,7 @@ class DefaultGroup(click.Group):
         return [*found, *(item for item in default.shell_complete(ctx, incomplete) if item.value not in known)]
 
 
-def clipped(text: str, width: int) -> str:
+def clip(text: str, width: int) -> str:
     """Return one line of at most `width` columns."""
     line = "".join(character if character.isprintable() else " " for character in " ".join(text[:1000].split()))
     if _columns(line) <= width:
@@ -144,20 +148,20 @@ def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Format columns of minimal width; the last one is cut to the terminal, or to 80 columns. On a narrow terminal ids
     in the first column are shortened, because commands accept a prefix.
     """
-    room = _room()
-    if room < _NARROW:
-        rows = [(row[0][:_SHORT_ID] if len(row[0]) == _ID else row[0], *row[1:]) for row in rows]
+    width = _terminal_width()
+    if width < _NARROW_WIDTH:
+        rows = [(row[0][:_SHORT_ID_LENGTH] if len(row[0]) == _ID_LENGTH else row[0], *row[1:]) for row in rows]
     widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names) - 1)]
-    room = max(10, room - sum(widths) - 2 * len(widths))
+    width = max(10, width - sum(widths) - 2 * len(widths))
     lines = []
     for row in [names, *rows]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, clipped(row[-1], room)]).rstrip())
+        lines.append("  ".join([*cells, clip(row[-1], width)]).rstrip())
     return "\n".join(lines)
 
 
-def _room() -> int:
+def _terminal_width() -> int:
     try:
-        return os.get_terminal_size(1).columns or _USUAL
+        return os.get_terminal_size(1).columns or _DEFAULT_WIDTH
     except OSError:
-        return _USUAL
+        return _DEFAULT_WIDTH

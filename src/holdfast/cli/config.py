@@ -6,14 +6,15 @@ from typing import Any
 
 import click
 
-from holdfast.cli.common import DefaultGroup, Failure, sentences
-from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
+from holdfast.cli.common import CommandError, DefaultGroup, report_errors
+from holdfast.cli.local_settings import load_configuration, local_options, uses_color
+from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.problems import Problem, format_key, parse_key
 
 __all__ = ["command"]
 
-_LONGEST_PIPED = 1024 * 1024
+_MAX_PIPED = 1024 * 1024
 
 
 class _ShowGroup(DefaultGroup):
@@ -22,46 +23,46 @@ class _ShowGroup(DefaultGroup):
 
 @click.group("config", cls=_ShowGroup)
 def command() -> None:
-    """See, check and change settings.
+    """Show, check and change settings.
 
     \b
       holdfast config                                      the settings in effect here
-      holdfast config show --origin                        with the file of each
+      holdfast config show --origin                        with the file of each setting
       holdfast config get models.large.model
-      holdfast config set options.max_steps 200            for all your projects
-      holdfast config set --project models.large.model X   for this one
+      holdfast config set options.max_steps 200            for all projects
+      holdfast config set --project models.large.model X   for this project
       holdfast config unset options.max_steps
       holdfast config edit                                 with $EDITOR
       holdfast config check                                check all files
-      holdfast config path                                 all files, lowest first
+      holdfast config path                                 all files, lowest precedence first
 
-    Keys are stored with holdfast login, not here.
+    API keys are stored with holdfast login instead.
     """
 
 
 @command.command()
-@click.option("--origin", is_flag=True, help="Which file and line each setting comes from.")
+@click.option("--origin", is_flag=True, help="Show the file and line of each setting.")
 @click.option("--all", "shows_all", is_flag=True, help="Include defaults.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@directory_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@local_options
 def show(*, origin: bool, shows_all: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """Show the settings in effect here. Keys and tokens are never shown."""
-    with sentences():
-        reading = configuration_for(cwd, data_dir).snapshot()
+    """Show the settings in effect in this directory. Keys and tokens are never shown."""
+    with report_errors():
+        reading = load_configuration(cwd, data_dir).snapshot()
         rows = _rows(reading, shows_all=shows_all)
         if as_json:
             _show_json(reading, rows, origin=origin)
         else:
             _show_lines(rows, origin=origin)
-        _hint(reading)
+        _print_hints(reading)
 
 
 @command.command()
 @click.argument("key")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@directory_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@local_options
 def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """Print one setting, or a whole table of them.
+    """Print one setting or a table of settings.
 
     \b
       holdfast config get models.large
@@ -71,15 +72,15 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
 
     from holdfast.config.redaction import redact
 
-    with sentences():
+    with report_errors():
         path = parse_key(key)
-        reading = configuration_for(cwd, data_dir).snapshot()
-        value: Any = redact(msgspec.to_builtins(_whole(reading)))
+        reading = load_configuration(cwd, data_dir).snapshot()
+        value: Any = redact(msgspec.to_builtins(_all_settings(reading)))
         for index, name in enumerate(path):
             try:
                 value = value[name]
             except (KeyError, IndexError, TypeError):
-                raise Failure(_unknown(path[: index + 1])) from None
+                raise CommandError(_missing_key_message(path[: index + 1])) from None
     is_plain = isinstance(value, str) and not as_json
     click.echo(printable(value) if is_plain else msgspec.json.format(msgspec.json.encode(value)).decode())
 
@@ -87,10 +88,10 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
 @command.command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--project", is_flag=True, help="In the project's file instead of yours.")
-@directory_options
+@click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
+@local_options
 def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Change one setting in your file, or the project's. VALUE is TOML, or text; - reads it from stdin.
+    """Set a value in your file or in that of the project. VALUE is TOML or text; - reads it from stdin.
 
     \b
       holdfast config set models.large.model gpt-5
@@ -99,27 +100,27 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
     """
     from holdfast.config.toml_edit import parse_value, set_value
 
-    with sentences():
+    with report_errors():
         path = parse_key(key)
         _refuse_secret(path, value)
-        text = sys.stdin.read(_LONGEST_PIPED).rstrip("\n") if value == "-" else value
-        configuration = configuration_for(cwd, data_dir)
+        text = sys.stdin.read(_MAX_PIPED).rstrip("\n") if value == "-" else value
+        configuration = load_configuration(cwd, data_dir)
         file = configuration.locations.project_file if project else configuration.locations.user_file
         set_value(file, path, parse_value(text, path), mode=None if project else 0o600)
-        _tell(configuration, path, file)
+        _confirm_set(configuration, path, file)
 
 
 @command.command()
 @click.argument("key")
-@click.option("--project", is_flag=True, help="In the project's file instead of yours.")
-@directory_options
+@click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
+@local_options
 def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Take one setting, or a whole table, out of your file or the project's."""
+    """Remove a setting or a table from your file or from that of the project."""
     from holdfast.config.toml_edit import unset_value
 
-    with sentences():
+    with report_errors():
         path = parse_key(key)
-        configuration = configuration_for(cwd, data_dir)
+        configuration = load_configuration(cwd, data_dir)
         file = configuration.locations.project_file if project else configuration.locations.user_file
         unset_value(file, path, mode=None if project else 0o600)
         origin = configuration.snapshot().origins.get(path)
@@ -128,39 +129,39 @@ def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
 
 
 @command.command()
-@click.option("--project", is_flag=True, help="The project's file instead of yours.")
-@directory_options
+@click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
+@local_options
 def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Open your file, or the project's, in $VISUAL or $EDITOR, and check it afterwards."""
+    """Open your file or that of the project in $VISUAL or $EDITOR, and check it afterwards."""
     import shlex
     import subprocess
 
-    with sentences():
-        configuration = configuration_for(cwd, data_dir)
+    with report_errors():
+        configuration = load_configuration(cwd, data_dir)
         file = configuration.locations.project_file if project else configuration.locations.user_file
-        _begin(file, is_private=not project)
+        _create_file(file, is_private=not project)
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         try:
             code = subprocess.run([*shlex.split(editor), file], check=False).returncode
         except (OSError, ValueError):
-            raise Failure(f"{printable(editor)} cannot be started: set EDITOR.") from None
+            raise CommandError(f"{printable(editor)} cannot be started: set EDITOR.") from None
         if code:
-            raise Failure(f"{printable(editor)} ended with {code}.")
+            raise CommandError(f"{printable(editor)} exited with code {code}.")
         if _print_problems(configuration.snapshot()):
             sys.exit(1)
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@directory_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@local_options
 def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """List all problems of the files in effect here; exit 1 if there are any."""
-    with sentences():
-        configuration = configuration_for(cwd, data_dir)
+    """List all problems of the files in effect here. Exits with 1 if there are any."""
+    with report_errors():
+        configuration = load_configuration(cwd, data_dir)
         if _print_problems(configuration.snapshot(), configuration, as_json=as_json):
             sys.exit(1)
         files = [source.path for source in configuration.locations.sources if os.path.isfile(source.path)]
-        click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, nothing wrong.", err=True)
+        click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, no problems.", err=True)
 
 
 @command.command()
@@ -178,14 +179,14 @@ def schema() -> None:
 
 
 @command.command()
-@click.option("--project", is_flag=True, help="Only the project's own file.")
-@click.option("--user", is_flag=True, help="Only your own file.")
-@click.option("--json", "as_json", is_flag=True, help="All of them as JSON.")
-@directory_options
+@click.option("--project", is_flag=True, help="Print the file of the project only.")
+@click.option("--user", is_flag=True, help="Print your file only.")
+@click.option("--json", "as_json", is_flag=True, help="Print all files as JSON.")
+@local_options
 def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """All files that are looked at, lowest first; those that are there have a mark."""
-    with sentences():
-        places = configuration_for(cwd, data_dir).locations
+    """List all settings files, lowest precedence first. Existing files are marked."""
+    with report_errors():
+        places = load_configuration(cwd, data_dir).locations
         if project or user:
             click.echo(printable(places.project_file if project else places.user_file))
             return
@@ -201,10 +202,7 @@ def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | 
             click.echo(f"{mark} {source.kind:<8}{printable(source.path)}")
 
 
-# Output
-
-
-def _whole(reading: ConfigSnapshot) -> object:
+def _all_settings(reading: ConfigSnapshot) -> object:
     """Return the settings with every default."""
     from holdfast.config.schema import with_defaults
 
@@ -218,7 +216,7 @@ def _rows(reading: ConfigSnapshot, *, shows_all: bool) -> list[tuple[str, str, s
     from holdfast.config.redaction import redact
     from holdfast.config.validate import leaves
 
-    tree: Any = msgspec.to_builtins(_whole(reading)) if shows_all else reading.tree
+    tree: Any = msgspec.to_builtins(_all_settings(reading)) if shows_all else reading.tree
     found = []
     for path, value in leaves(redact(tree)):
         if path:
@@ -244,10 +242,10 @@ def _show_json(reading: ConfigSnapshot, rows: list[tuple[str, str, str]], *, ori
 def _show_lines(rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     if not rows:
         click.echo(
-            "Nothing is set here: everything is as it comes. Begin with holdfast login, or config set.", err=True
+            "No settings are set here: all defaults apply. Start with holdfast login or holdfast config set.", err=True
         )
         return
-    if not in_terminal():
+    if not uses_color():
         for key, text, where in rows:
             click.echo(printable(f"{key} = {text}" + (f"  # {where}" if origin else "")))
         return
@@ -272,15 +270,15 @@ def _short(path: str) -> str:
     return "~" + path[len(home) :] if path.startswith(f"{home}/") else path
 
 
-def _hint(reading: ConfigSnapshot) -> None:
+def _print_hints(reading: ConfigSnapshot) -> None:
     errors = sum(problem.severity == "error" for problem in reading.problems)
     if errors:
         what = "1 error" if errors == 1 else f"{errors} errors"
-        click.echo(f"There is {what} in these files: holdfast config check names them.", err=True)
+        click.echo(f"{what} in these files: see holdfast config check.", err=True)
     if reading.withheld:
         count = len(reading.withheld)
         what = "1 setting of this project has" if count == 1 else f"{count} settings of this project have"
-        click.echo(f"{what} no effect until you trust it: holdfast trust.", err=True)
+        click.echo(f"{what} no effect until it is trusted: holdfast trust.", err=True)
 
 
 def _print_problems(
@@ -289,7 +287,11 @@ def _print_problems(
     """Print the problems to stdout, because they are the result. Returns True if there are any."""
     problems: list[Problem] = list(reading.problems)
     if configuration is not None:
-        problems += [*_open_to_others(configuration), *_unresolved(configuration), *_elsewhere(configuration)]
+        problems += [
+            *_readable_key_files(configuration),
+            *_unset_variables(configuration),
+            *_hook_and_rule_problems(configuration),
+        ]
     if as_json:
         import msgspec
 
@@ -297,12 +299,12 @@ def _print_problems(
         return bool(problems)
     styles = {"error": "red", "warning": "yellow"}
     for problem in problems:
-        word = click.style(problem.severity, fg=styles[problem.severity]) if in_terminal() else problem.severity
+        word = click.style(problem.severity, fg=styles[problem.severity]) if uses_color() else problem.severity
         click.echo(f"{word}: {printable(str(problem))}")
     return bool(problems)
 
 
-def _elsewhere(configuration: Configuration) -> list[Problem]:
+def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
     from holdfast.extensions.hooks.hooks import load_claude
     from holdfast.extensions.search_paths import claude_files
@@ -314,7 +316,7 @@ def _elsewhere(configuration: Configuration) -> list[Problem]:
     return [*found, *outdated_rules(configuration.snapshot(), saved)]
 
 
-def _unresolved(configuration: Configuration) -> list[Problem]:
+def _unset_variables(configuration: Configuration) -> list[Problem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
     stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
@@ -331,7 +333,7 @@ def _unresolved(configuration: Configuration) -> list[Problem]:
     return [problem for problem in found if problem.key not in stored]
 
 
-def _open_to_others(configuration: Configuration) -> list[Problem]:
+def _readable_key_files(configuration: Configuration) -> list[Problem]:
     """Return files with plain keys that other users of the machine can read."""
     from holdfast.config.redaction import is_secret, redact_value
 
@@ -345,7 +347,7 @@ def _open_to_others(configuration: Configuration) -> list[Problem]:
             files.add(origin.file)
     mine = [source.path for source in configuration.locations.sources if source.kind in ("user", "crush")]
     return [
-        Problem("warning", file, 0, "", f"holds keys, and others may read it: chmod 600 {file}")
+        Problem("warning", file, 0, "", f"contains keys and is readable by other users: chmod 600 {file}")
         for file in (*mine, configuration.locations.credentials_file)
         if file in files and os.path.isfile(file) and os.stat(file).st_mode & 0o077
     ]
@@ -357,32 +359,29 @@ def _stored_keys(configuration: Configuration) -> list[str]:
     return list(Credentials(configuration.locations.credentials_file, os.environ).providers())
 
 
-# Changes
-
-
 def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
     from holdfast.config.redaction import is_named_secret, redact_value
 
     if value != "-" and is_named_secret(path) and redact_value(value, path) != value:
         names = [name for name in path if isinstance(name, str)]
         how = f"holdfast login {names[1]}" if names[0] == "providers" and names[-1] == "api_key" else "- and stdin"
-        raise Failure(
-            "A key on a command line can be read by others on this machine, and stays in your shell's history. Use "
+        raise CommandError(
+            "A key on a command line is visible to other users of this machine and stays in your shell's history. Use "
             f"{how}, or a template such as '$MY_KEY'. Nothing was changed."
         )
 
 
-def _tell(configuration: Configuration, path: tuple[str | int, ...], file: str) -> None:
+def _confirm_set(configuration: Configuration, path: tuple[str | int, ...], file: str) -> None:
     reading = configuration.snapshot()
     click.echo(f"{printable(format_key(path))} is set in {printable(file)}.", err=True)
     above = reading.origins.get(path)
     if any(item.path[: len(path)] == path[: len(item.path)] for item in reading.withheld if item.file == file):
-        click.echo("It has no effect until you trust this project: holdfast trust.", err=True)
+        click.echo("It has no effect until this project is trusted: holdfast trust.", err=True)
     elif above is not None and above.file != file:
-        click.echo(f"It has no effect here: {printable(str(above))} stands above it.", err=True)
+        click.echo(f"It has no effect here: {printable(str(above))} overrides it.", err=True)
 
 
-def _begin(file: str, *, is_private: bool) -> None:
+def _create_file(file: str, *, is_private: bool) -> None:
     """Create the file with the right mode, which an editor would not do."""
     if not os.path.lexists(file):
         from holdfast.atomic_files import replace_file
@@ -390,12 +389,10 @@ def _begin(file: str, *, is_private: bool) -> None:
         replace_file(file, b"", mode=0o600 if is_private else 0o644)
 
 
-def _unknown(path: tuple[str | int, ...]) -> str:
+def _missing_key_message(path: tuple[str | int, ...]) -> str:
     from holdfast.config.validate import key_type
 
     known = key_type(path) is not None
     return (
-        f"{printable(format_key(path))} is not set."
-        if known
-        else f"{printable(format_key(path))} is not a key that is known."
+        f"{printable(format_key(path))} is not set." if known else f"{printable(format_key(path))} is not a known key."
     )

@@ -1,4 +1,8 @@
-"""`holdfast demo`: shows the guarantees in half a minute with a real process and a real database."""
+"""`holdfast demo`: shows the guarantees in half a minute with a real process and a real database.
+
+This process controls a worker (`demo_worker.py`) over its standard streams, prints the worker's events, kills it and
+starts another one on the same database. Only the model is scripted.
+"""
 
 import asyncio
 import shutil
@@ -16,7 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo_worker import COUNT, HELLO, LOOK, NOTES, STORY, TIDE, Command, Line
+from holdfast.cli.demo_worker import COUNT, HELLO, LOOK, NOTES, STORY, TIDE, WorkerCommand, WorkerOutput
 from holdfast.domain.events import (
     Event,
     MessageDeltaEvent,
@@ -30,24 +34,22 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Part, ReasoningPart, TextPart, ToolCallPart
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Stage", "Story", "Worker", "command"]
+__all__ = ["DemoPrinter", "DemoRecord", "Worker", "command"]
 
 
-# Driver of the demonstration: controls the worker process and prints its events.
-
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _COLOURS = {"completed": "green", "cancelled": "yellow", "interrupted": "magenta", "failed": "red"}
 
 
-class Story:
-    """Prompts and their outcomes, across both processes."""
+class DemoRecord:
+    """Prompts and their outcomes, across both worker processes."""
 
     def __init__(self) -> None:
         self.prompts: dict[str, str] = {}
         self.ends: dict[str, RunComplete] = {}
 
 
-class Stage:
+class DemoPrinter:
     """Prints the demonstration, with colours and pauses on a terminal."""
 
     def __init__(self, console: Console, *, fast: bool) -> None:
@@ -59,9 +61,9 @@ class Stage:
         """Print the title."""
         self.console.print()
         self.console.print("[bold cyan]Holdfast[/] [dim]— a coding agent that holds on when you let go[/]")
-        self.console.print("[dim]A tour with a scripted model. Everything else is real.[/]")
+        self.console.print("[dim]A demonstration with a scripted model. Everything else is real.[/]")
 
-    async def act(self, number: str, name: str, text: str) -> None:
+    async def section(self, number: str, name: str, text: str) -> None:
         """Print the heading of a section."""
         self.end_line()
         await asyncio.sleep(self._pause)
@@ -72,9 +74,9 @@ class Stage:
 
     async def prompt(self, worker: "Worker", session: str, run_id: str, text: str) -> None:
         """Send a prompt and print it."""
-        worker.story.prompts[run_id] = text
+        worker.record.prompts[run_id] = text
         began = time.perf_counter()
-        answer = await worker.ask("prompt", session, run_id, text)
+        answer = await worker.send("prompt", session, run_id, text)
         took = (time.perf_counter() - began) * 1000
         self.end_line()
         self.console.print(f"[bold blue]❯[/] {text}")
@@ -114,38 +116,44 @@ class Stage:
         colour = _COLOURS[end.outcome]
         self.console.print(f"  [{colour}]● {end.outcome}[/] [dim]{end.run_id}[/]")
 
-    def epilogue(self, story: Story) -> None:
+    def summary(self, record: DemoRecord) -> None:
         """Print the table of outcomes."""
         self.end_line()
         table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
         table.add_column("prompt")
-        table.add_column("its one end")
-        for run_id, text in story.prompts.items():
-            outcome = story.ends[run_id].outcome
+        table.add_column("outcome")
+        for run_id, text in record.prompts.items():
+            outcome = record.ends[run_id].outcome
             table.add_row(text, f"[{_COLOURS[outcome]}]{outcome}[/]")
         self.console.print()
         self.console.print(Rule("[bold]Every prompt ended exactly once[/]", align="left", style="cyan"))
         self.console.print(table)
         self.console.print()
-        self.console.print("[dim]Read on: README.md, ARCHITECTURE.md, docs/promises.md[/]")
+        self.console.print("[dim]More: README.md, ARCHITECTURE.md, docs/promises.md[/]")
+
+
+class _Tagged(msgspec.Struct, frozen=True):
+    """The type of an event, decoded before the event itself: the worker also forwards `hello` and `gap`."""
+
+    type: str
 
 
 class Worker:
     """The worker process, controlled over its standard streams."""
 
-    def __init__(self, stage: Stage, process: asyncio.subprocess.Process, story: Story) -> None:
-        self.story = story
-        self._stage = stage
+    def __init__(self, printer: DemoPrinter, process: asyncio.subprocess.Process, record: DemoRecord) -> None:
+        self.record = record
+        self._printer = printer
         self._process = process
         self._answers: asyncio.Queue[str] = asyncio.Queue()
         self._changed = asyncio.Event()
-        self._words: dict[str, int] = {}
+        self._pieces: dict[str, int] = {}
         self._runs: dict[str, str] = {}
         self._tasks = TaskOwner()
 
     @classmethod
     async def start(
-        cls, stage: Stage, data: Path, project: Path, *, fast: bool, story: Story | None = None
+        cls, printer: DemoPrinter, data: Path, project: Path, *, fast: bool, record: DemoRecord | None = None
     ) -> "Worker":
         """Start a worker process."""
         arguments = [sys.executable, "-m", "holdfast", "demo", "--worker", str(data), str(project)]
@@ -156,31 +164,31 @@ class Worker:
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
         )
-        worker = cls(stage, process, story or Story())
-        worker._tasks.start(worker._listen(), name="listen")
+        worker = cls(printer, process, record or DemoRecord())
+        worker._tasks.start(worker._read_output(), name="listen")
         return worker
 
-    async def ask(self, do: str, session: str = "", run_id: str = "", text: str = "") -> str:
+    async def send(self, do: str, session: str = "", run_id: str = "", text: str = "") -> str:
         """Send a command and return its response."""
         assert self._process.stdin is not None
-        command = Command(do, SessionId(session), RunId(run_id), text)
+        command = WorkerCommand(do, SessionId(session), RunId(run_id), text)
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             return await self._answers.get()
 
-    async def end_of(self, run_id: str) -> None:
+    async def wait_for_end(self, run_id: str) -> None:
         """Wait for the end of a run."""
-        await self._until(lambda: run_id in self.story.ends)
+        await self._wait_until(lambda: run_id in self.record.ends)
 
-    async def words(self, run_id: str, count: int) -> None:
-        """Wait until this many pieces of an answer have arrived."""
-        await self._until(lambda: self._words.get(run_id, 0) >= count)
+    async def wait_for_pieces(self, run_id: str, count: int) -> None:
+        """Wait until this many pieces of the text of a run have arrived."""
+        await self._wait_until(lambda: self._pieces.get(run_id, 0) >= count)
 
     async def stop(self) -> None:
         """Close the worker's input and wait until it has exited."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             await self._process.wait()
         await self._tasks.drain()
 
@@ -189,30 +197,30 @@ class Worker:
         if self._process.returncode is None:
             self._process.kill()
 
-    async def gone(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Wait for the process and return its exit code."""
         code = await self._process.wait()
         await self._tasks.drain()
         return code
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(_PATIENCE):
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(_TIMEOUT):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def _listen(self) -> None:
+    async def _read_output(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
-            heard = msgspec.json.decode(line, type=Line)
-            if bytes(heard.event):
-                self._hear(bytes(heard.event))
+            output = msgspec.json.decode(line, type=WorkerOutput)
+            if bytes(output.event):
+                self._handle_event(bytes(output.event))
             else:
-                self._answers.put_nowait(heard.answer)
+                self._answers.put_nowait(output.answer)
             self._changed.set()
         self._changed.set()
 
-    def _hear(self, body: bytes) -> None:
+    def _handle_event(self, body: bytes) -> None:
         if msgspec.json.decode(body, type=_Tagged).type in ("hello", "gap"):
             return
         self._show(decode_event(body))
@@ -224,12 +232,12 @@ class Worker:
                     self._runs[change.object.session_id] = change.object.run_id
             case MessageDeltaEvent(payload=delta):
                 self._count(delta.session_id)
-                self._stage.stream(delta.text)
+                self._printer.stream(delta.text)
             case MessagePartEvent(payload=part):
                 self._show_part(part.session_id, part.content)
-            case RunCompleteEvent(change=change) if change.object.run_id not in self.story.ends:
-                self.story.ends[change.object.run_id] = change.object
-                self._stage.end(change.object)
+            case RunCompleteEvent(change=change) if change.object.run_id not in self.record.ends:
+                self.record.ends[change.object.run_id] = change.object
+                self._printer.end(change.object)
             case _:
                 pass
 
@@ -237,39 +245,31 @@ class Worker:
         match part:
             case TextPart(data=text):
                 self._count(session)
-                self._stage.stream(text.text)
+                self._printer.stream(text.text)
             case ReasoningPart(data=thought) if not thought.finished_at:
-                self._stage.end_line()
-                self._stage.stream(thought.thinking, style="italic dim")
+                self._printer.end_line()
+                self._printer.stream(thought.thinking, style="italic dim")
             case ReasoningPart():
-                self._stage.end_line()
+                self._printer.end_line()
             case ToolCallPart(data=call) if call.finished:
-                self._stage.note(f"tool {call.name}", call.input)
+                self._printer.note(f"tool {call.name}", call.input)
             case _:
                 pass
 
     def _count(self, session: str) -> None:
         run = self._runs.get(session, "")
-        self._words[run] = self._words.get(run, 0) + 1
-
-
-class _Tagged(msgspec.Struct, frozen=True):
-    type: str
-
-
-# `holdfast demo`: shows the guarantees in half a minute with a real process and a real database.
+        self._pieces[run] = self._pieces.get(run, 0) + 1
 
 
 @click.command("demo")
-@click.option("--fast", is_flag=True, help="Without the pauses that make it pleasant to watch.")
-@click.option("--keep", is_flag=True, help="Keep the directory with the database, and say where it is.")
+@click.option("--fast", is_flag=True, help="Omit the pauses.")
+@click.option("--keep", is_flag=True, help="Keep the directory with the database and print its path.")
 @click.option("--worker", nargs=2, type=click.Path(path_type=Path), hidden=True, default=None)
 def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None:
-    """See it work: a prompt, a cancel, a kill -9 and a recovery.
+    """Demonstrate a prompt, a cancel, a kill -9 and a recovery.
 
-    Everything is real but the model, which plays a script: the process that is killed, the database it leaves
-    behind, the tools that read and write a file. Nothing is needed, and nothing outside a temporary directory
-    is touched.
+    Only the model is scripted. The process that is killed, its database, and the tools that read and write a file
+    are real. No key and no network are needed, and only a temporary directory is changed.
     """
     pause = 0.002 if fast else 0.035
     if worker is not None:
@@ -277,75 +277,83 @@ def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None
 
         serve(*worker, pause)
         return
-    place = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        finished = asyncio.run(_tell(place, fast=fast))
+        finished = asyncio.run(_play(directory, fast=fast))
     except KeyboardInterrupt:
         finished = False
         Console().print("\n[dim]Stopped.[/dim]")
     finally:
         if keep:
-            Console().print(f"[dim]Kept: {place} (the database is data/holdfast.db)[/dim]", soft_wrap=True)
+            Console().print(f"[dim]Kept: {directory} (the database is data/holdfast.db)[/dim]", soft_wrap=True)
         else:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
     sys.exit(0 if finished else 130)
 
 
-async def _tell(place: Path, *, fast: bool) -> bool:
-    project, data = place / "project", place / "data"
+async def _play(directory: Path, *, fast: bool) -> bool:
+    project, data = directory / "project", directory / "data"
     project.mkdir()
     (project / "notes.txt").write_text(NOTES, "utf-8")
-    stage = Stage(Console(highlight=False), fast=fast)
-    stage.title()
-    worker = await Worker.start(stage, data, project, fast=fast)
+    printer = DemoPrinter(Console(highlight=False), fast=fast)
+    printer.title()
+    worker = await Worker.start(printer, data, project, fast=fast)
     try:
-        session = await worker.ask("session")
-        await _a_prompt(stage, worker, session)
-        await _a_cancel(stage, worker, session)
-        worker = await _a_crash(stage, worker, session, data, project, fast=fast)
+        session = await worker.send("session")
+        await _show_prompt(printer, worker, session)
+        await _show_cancel(printer, worker, session)
+        worker = await _show_crash(printer, worker, session, data, project, fast=fast)
         await worker.stop()
     finally:
         worker.kill()
-    stage.epilogue(worker.story)
+    printer.summary(worker.record)
     return True
 
 
-async def _a_prompt(stage: Stage, worker: Worker, session: str) -> None:
-    await stage.act("1", "A prompt", "It is on disk before it is answered. From then on it belongs to the workspace.")
-    await stage.prompt(worker, session, "look", LOOK)
-    await worker.end_of("look")
-    stage.line("The model is scripted; the tools were real, and so is the file they changed.")
+async def _show_prompt(printer: DemoPrinter, worker: Worker, session: str) -> None:
+    await printer.section(
+        "1", "A prompt", "It is stored before the response. From then on it belongs to the workspace."
+    )
+    await printer.prompt(worker, session, "look", LOOK)
+    await worker.wait_for_end("look")
+    printer.line("The model is scripted; the tools were real, and so is the file they changed.")
 
 
-async def _a_cancel(stage: Stage, worker: Worker, session: str) -> None:
-    await stage.act("2", "A cancel", "It stops all that was asked before it, and nothing that is asked later.")
-    await stage.prompt(worker, session, "story", STORY)
-    await worker.words("story", 18)
-    await stage.prompt(worker, session, "again", "And another one after that.")
+async def _show_cancel(printer: DemoPrinter, worker: Worker, session: str) -> None:
+    await printer.section(
+        "2", "A cancel", "It stops every prompt that was sent before it, and none that is sent later."
+    )
+    await printer.prompt(worker, session, "story", STORY)
+    await worker.wait_for_pieces("story", 18)
+    await printer.prompt(worker, session, "again", "And another one after that.")
     began = time.perf_counter()
-    covered = await worker.ask("cancel", session)
-    stage.note("cancel", f"covers {covered.replace(' ', ' and ')}, stored in {_ms(began)}")
-    await worker.end_of("story")
-    await worker.end_of("again")
-    await stage.prompt(worker, session, "hello", HELLO)
-    await worker.end_of("hello")
+    covered = await worker.send("cancel", session)
+    printer.note("cancel", f"covers {covered.replace(' ', ' and ')}, stored in {_ms(began)}")
+    await worker.wait_for_end("story")
+    await worker.wait_for_end("again")
+    await printer.prompt(worker, session, "hello", HELLO)
+    await worker.wait_for_end("hello")
 
 
-async def _a_crash(stage: Stage, worker: Worker, session: str, data: Path, project: Path, *, fast: bool) -> Worker:
-    await stage.act("3", "A crash", "One run is streaming, one prompt waits. Then the process is killed, with -9.")
-    await stage.prompt(worker, session, "count", COUNT)
-    await worker.words("count", 16)
-    await stage.prompt(worker, session, "tide", TIDE)
-    await worker.words("count", 24)
+async def _show_crash(
+    printer: DemoPrinter, worker: Worker, session: str, data: Path, project: Path, *, fast: bool
+) -> Worker:
+    await printer.section(
+        "3", "A crash", "One run is streaming, one prompt is queued. Then the process is killed with -9."
+    )
+    await printer.prompt(worker, session, "count", COUNT)
+    await worker.wait_for_pieces("count", 16)
+    await printer.prompt(worker, session, "tide", TIDE)
+    await worker.wait_for_pieces("count", 24)
     worker.kill()
-    code = await worker.gone()
-    stage.note("kill -9", f"the process is gone ({signal.Signals(-code).name})")
-    await stage.act("4", "A recovery", "A new process opens the same directory. Nobody asks anything again.")
+    code = await worker.wait_for_exit()
+    printer.note("kill -9", f"the process is gone ({signal.Signals(-code).name})")
+    await printer.section("4", "A recovery", "A new process opens the same directory. No prompt is sent again.")
     began = time.perf_counter()
-    fresh = await Worker.start(stage, data, project, fast=fast, story=worker.story)
-    await fresh.end_of("count")
-    stage.note("recovered", f"{_ms(began)} after the start; what it had said so far is kept")
-    await fresh.end_of("tide")
+    fresh = await Worker.start(printer, data, project, fast=fast, record=worker.record)
+    await fresh.wait_for_end("count")
+    printer.note("recovered", f"{_ms(began)} after the start; the text so far is kept")
+    await fresh.wait_for_end("tide")
     return fresh
 
 

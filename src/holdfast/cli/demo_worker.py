@@ -1,7 +1,7 @@
 """Worker process of the demonstration: runs an engine and communicates over its standard streams.
 
 It reads one JSON command per line and writes one JSON line for each event and each response. The demonstration kills it
-on purpose.
+on purpose. The responses of the scripted model are defined here, too.
 """
 
 import asyncio
@@ -23,10 +23,8 @@ from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 
-__all__ = ["COUNT", "HELLO", "LOOK", "NOTES", "STORY", "TIDE", "Command", "Line", "script", "serve"]
+__all__ = ["COUNT", "HELLO", "LOOK", "NOTES", "STORY", "TIDE", "WorkerCommand", "WorkerOutput", "script", "serve"]
 
-
-# Responses of the scripted model in the demonstration.
 
 LOOK = "What is in this directory? Add a line to notes.txt that says hello."
 STORY = "Tell me a long story about a lighthouse."
@@ -36,17 +34,17 @@ TIDE = "When you are done: when is high tide?"
 
 NOTES = "Things to remember:\n- the tide\n"
 
-_TALE = (
+_STORY_TEXT = (
     "Once there was a lighthouse at the end of a long spit of sand. Its keeper lit the lamp each evening, and each "
     "evening the same ship went by without ever landing. The keeper wrote it down in a book: the hour, the wind, the "
     "colour of the sails. Years went by, and the book grew thick, and one night the lamp went out and the ship"
 )
-_WAVES = ", ".join(f"wave {number}" for number in range(1, 60)) + ", and the last wave."
+_COUNT_TEXT = ", ".join(f"wave {number}" for number in range(1, 60)) + ", and the last wave."
 
 _ANSWERS = {
-    STORY: _TALE,
+    STORY: _STORY_TEXT,
     HELLO: "Yes. The cancel covered what was asked before it, and nothing after it.",
-    COUNT: _WAVES,
+    COUNT: _COUNT_TEXT,
     TIDE: "High tide is at six. You asked before the crash; the question was on disk, so here is the answer.",
 }
 
@@ -60,11 +58,11 @@ def script(request: ModelRequest) -> Step:
             break
         results += message.role == "tool"
     prompt = next((text for text in reversed(asked) if text in _ANSWERS or text == LOOK), "")
-    acts = _looking(results) if prompt == LOOK else (Say(_ANSWERS.get(prompt, "I only know my script.")),)
+    acts = _directory_step(results) if prompt == LOOK else (Say(_ANSWERS.get(prompt, "I only know my script.")),)
     return Step(acts, Usage(120 + 40 * results, 60))
 
 
-def _looking(results: int) -> tuple[Act, ...]:
+def _directory_step(results: int) -> tuple[Act, ...]:
     if results == 0:
         return (Think("I should look before I change anything."), Say("Let me look around."), Call("ls"))
     if results == 1:
@@ -75,10 +73,7 @@ def _looking(results: int) -> tuple[Act, ...]:
     return (Say("Done: there is one file, notes.txt, and it has one line more than before."),)
 
 
-# Worker process of the demonstration: runs an engine and communicates over its standard streams.
-
-
-class Command(msgspec.Struct, frozen=True):
+class WorkerCommand(msgspec.Struct, frozen=True):
     """A command of the demonstration: `session`, `prompt` or `cancel`."""
 
     do: str
@@ -87,7 +82,7 @@ class Command(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class WorkerOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """An output line: the response to a command, or an event."""
 
     answer: str = ""
@@ -106,25 +101,25 @@ async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     services = FixedServices(ledger, ScriptedModels(model), settings=settings)
     workspace = await open_workspace(str(project), services)
     tasks = TaskOwner()
-    tasks.start(_report(workspace), name="events")
+    tasks.start(_forward_events(workspace), name="events")
     try:
         async for command in _commands():
-            _say(Line(answer=await _obey(workspace, command)))
+            _write(WorkerOutput(answer=await _execute(workspace, command)))
     finally:
         await workspace.close()
         await ledger.close()
         await tasks.drain()
 
 
-async def _commands() -> AsyncIterator[Command]:
+async def _commands() -> AsyncIterator[WorkerCommand]:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        yield msgspec.json.decode(line, type=Command)
+        yield msgspec.json.decode(line, type=WorkerCommand)
 
 
-async def _obey(workspace: Workspace, command: Command) -> str:
+async def _execute(workspace: Workspace, command: WorkerCommand) -> str:
     try:
         match command.do:
             case "session":
@@ -140,13 +135,13 @@ async def _obey(workspace: Workspace, command: Command) -> str:
         return f"error: {error}"
 
 
-async def _report(workspace: Workspace) -> None:
+async def _forward_events(workspace: Workspace) -> None:
     subscription = workspace.bus.subscribe(0)
     while frames := await subscription.take():
         for frame in frames:
-            _say(Line(event=msgspec.Raw(frame.body)))
+            _write(WorkerOutput(event=msgspec.Raw(frame.body)))
 
 
-def _say(line: Line) -> None:
+def _write(line: WorkerOutput) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
     sys.stdout.buffer.flush()

@@ -6,32 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-__all__ = ["load_msgspec", "undisturbed"]
+__all__ = ["load_msgspec", "signals_blocked"]
 
-_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_UNNEEDED = "typing_extensions"
+_SKIPPED_MODULE = "typing_extensions"
 
 
 def load_msgspec() -> None:
     """Import msgspec without typing_extensions, which takes longer to import than msgspec itself and provides nothing
     that Python 3.11 lacks. Later imports of typing_extensions still work.
     """
-    if "msgspec" in sys.modules or _UNNEEDED in sys.modules:
+    if "msgspec" in sys.modules or _SKIPPED_MODULE in sys.modules:
         return
-    sys.modules[_UNNEEDED] = None  # type: ignore[assignment] # what Python documents for a module not to be found
+    # Documented: None in sys.modules makes the import fail, and msgspec treats the module as optional.
+    sys.modules[_SKIPPED_MODULE] = None  # type: ignore[assignment]
     try:
         import_module("msgspec")
     finally:
-        del sys.modules[_UNNEEDED]
+        del sys.modules[_SKIPPED_MODULE]
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Block signals. An exception from a signal handler while msgspec analyses a type would cause a
     segmentation fault.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield
     finally:

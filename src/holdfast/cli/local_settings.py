@@ -1,4 +1,4 @@
-"""Local settings for commands: those of a directory, with a data directory. Reads files; sends no requests."""
+"""Settings of a directory for commands that read local files and send no requests."""
 
 import os
 import sqlite3
@@ -15,18 +15,18 @@ from holdfast.client.paths import data_directory
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 
-__all__ = ["configuration_for", "directory_options", "in_terminal", "printable"]
+__all__ = ["load_configuration", "local_options", "uses_color"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def directory_options(function: F) -> F:
+def local_options(function: F) -> F:
     """Add the options that select a directory and a data directory."""
-    data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+    data = click.option("--data-dir", metavar="DIR", help="Data directory of the server; default: $HOLDFAST_DATA_DIR.")
     return directory_option(data(function))
 
 
-def configuration_for(cwd: str, data_dir: str | None) -> Configuration:
+def load_configuration(cwd: str, data_dir: str | None) -> Configuration:
     """Return the configuration of a directory."""
     environment = dict(os.environ)
     environment.setdefault("HOME", os.path.expanduser("~"))
@@ -49,13 +49,7 @@ def _workspace_id(data_dir: str, directory: str) -> str:
     return str(row[0]) if row else ""
 
 
-def in_terminal() -> bool:
+def uses_color() -> bool:
     """Return True if stdout is a terminal that may show colours."""
-    wants_none = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return not wants_none and sys.stdout is not None and sys.stdout.isatty()
-
-
-def printable(text: str) -> str:
-    """Escape terminal control sequences: files of a project are untrusted."""
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    return shown.encode("utf-8", "backslashreplace").decode()
+    is_disabled = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return not is_disabled and sys.stdout is not None and sys.stdout.isatty()

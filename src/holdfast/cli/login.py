@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.cli.common import Failure, sentences, table
-from holdfast.cli.local_settings import configuration_for, directory_options, printable
+from holdfast.cli.common import CommandError, report_errors, table
+from holdfast.cli.local_settings import load_configuration, local_options
+from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.config.variables import is_template
 
 __all__ = ["login_command", "logout"]
 
-_LONGEST_INPUT = 64 * 1024
-_WORDS = {"keyring": "keyring", "file": "file", "token": "signed in"}
+_MAX_INPUT = 64 * 1024
+_STORE_LABELS = {"keyring": "keyring", "file": "file", "token": "signed in"}
 
 
-class _Key(NamedTuple):
+class _KeySource(NamedTuple):
     provider: str
     where: str
     what: str
@@ -28,16 +29,18 @@ class _Key(NamedTuple):
 @click.command("login")
 @click.argument("provider", required=False)
 @click.argument("key", nargs=-1, metavar="")
-@click.option("--list", "lists", is_flag=True, help="Which providers have keys, and where from. Never the keys.")
-@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
-@directory_options
+@click.option(
+    "--list", "lists", is_flag=True, help="List providers with keys and the origin of each key, never the keys."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@local_options
 def login_command(
     *, provider: str | None, key: tuple[str, ...], lists: bool, as_json: bool, cwd: str, data_dir: str | None
 ) -> None:
-    """Store the key of a provider: in the system's keyring if there is one, else in a file only you can read.
+    """Store the key of a provider: in the keyring of the system if there is one, else in a file that only you can read.
 
-    You are prompted for the key, which is not shown; or it is read from a pipe. It is never an argument, where
-    others on this machine and your shell's history would see it.
+    The key is read from a prompt without echo, or from a pipe. It cannot be an argument, because arguments are visible
+    to other users and stay in the history of your shell.
 
     \b
       holdfast login anthropic
@@ -45,45 +48,45 @@ def login_command(
       holdfast login --list
       holdfast logout openai
 
-    HOLDFAST_KEYRING=0 leaves the keyring alone.
+    HOLDFAST_KEYRING=0 disables the keyring.
     """
     if key:
         # Do not repeat the key: the terminal may be visible to others.
         raise click.UsageError(
-            "A key on a command line can be read by others, and stays in your shell's history: leave it out, it is "
-            "asked for. One that was shown is better replaced."
+            "A key on a command line is visible to other users and stays in your shell's history: omit it, and "
+            "enter it at the prompt. Consider replacing a key that was exposed."
         )
-    with sentences():
-        configuration = configuration_for(cwd, data_dir)
+    with report_errors():
+        configuration = load_configuration(cwd, data_dir)
         credentials = _credentials(configuration)
         if lists or as_json:
             _list(configuration, credentials, as_json=as_json)
         elif provider is None:
-            raise click.UsageError("Name the provider, such as: holdfast login openai. See also --list.")
+            raise click.UsageError("Give a provider, as in: holdfast login openai. See also --list.")
         else:
             _login(credentials, configuration, provider)
 
 
 @click.command("logout")
 @click.argument("provider")
-@directory_options
+@local_options
 def logout(*, provider: str, cwd: str, data_dir: str | None) -> None:
-    """Forget the key of a provider.
+    """Delete the stored key of a provider.
 
     \b
       holdfast logout openai
     """
-    with sentences():
-        configuration = configuration_for(cwd, data_dir)
+    with report_errors():
+        configuration = load_configuration(cwd, data_dir)
         credentials = _credentials(configuration)
         if provider not in credentials.providers():
-            provider = _known(configuration, provider) or provider
+            provider = _provider_id(configuration, provider) or provider
         if not credentials.remove(provider):
-            raise Failure(f"No key of {printable(provider)} is stored: holdfast login --list names those that are.")
-        click.echo(f"The key of {printable(provider)} is forgotten.", err=True)
-        for key in _elsewhere(configuration):
+            raise CommandError(f"No key of {printable(provider)} is stored: see holdfast login --list.")
+        click.echo(f"The key of {printable(provider)} is deleted.", err=True)
+        for key in _other_keys(configuration):
             if key.provider == provider:
-                click.echo(f"It still has one from another place: {key.where} {printable(key.what)}.", err=True)
+                click.echo(f"Another key remains in effect: {key.where} {printable(key.what)}.", err=True)
 
 
 def _credentials(configuration: Configuration) -> Credentials:
@@ -91,21 +94,21 @@ def _credentials(configuration: Configuration) -> Credentials:
 
 
 def _login(credentials: Credentials, configuration: Configuration, name: str) -> None:
-    provider = _known(configuration, name) or name
+    provider = _provider_id(configuration, name) or name
     if sys.stdin.isatty():
         key = click.prompt(f"Key of {printable(provider)}", hide_input=True, err=True)
     else:
-        key = sys.stdin.read(_LONGEST_INPUT)
+        key = sys.stdin.read(_MAX_INPUT)
     if not str(key).strip():
-        raise Failure("No key came: type it at a terminal, or pipe it in.")
+        raise CommandError("No key was given: enter it at a terminal, or pipe it in.")
     where = credentials.put(provider, str(key).strip())
     place = "the keyring" if where == "keyring" else printable(credentials.path)
     click.echo(f"The key of {printable(provider)} is stored in {place}.", err=True)
-    if _known(configuration, provider) is None:
-        click.echo(_hint(configuration, provider), err=True)
+    if _provider_id(configuration, provider) is None:
+        click.echo(_unknown_provider_hint(configuration, provider), err=True)
 
 
-def _known(configuration: Configuration, name: str) -> str | None:
+def _provider_id(configuration: Configuration, name: str) -> str | None:
     """Return the id under which a provider's key is stored. Names are matched loosely: OpenAI, or google for gemini."""
     from holdfast.providers.catalog import load_catalog
 
@@ -115,7 +118,7 @@ def _known(configuration: Configuration, name: str) -> str | None:
     return None if known is None else known.id
 
 
-def _hint(configuration: Configuration, provider: str) -> str:
+def _unknown_provider_hint(configuration: Configuration, provider: str) -> str:
     """Return advice for a key of an unknown provider."""
     from holdfast.providers.catalog import close_matches, load_catalog
 
@@ -123,40 +126,40 @@ def _hint(configuration: Configuration, provider: str) -> str:
     close = close_matches(provider, [*configuration.settings.providers, *(known.id for known in catalog.providers)])
     meant = f" Did you mean {' or '.join(map(printable, close))}? Then holdfast logout {printable(provider)}."
     return (
-        f"No provider of that name is known yet: describe it under providers.{printable(provider)} in your settings "
+        f"There is no provider of this name yet: configure it under providers.{printable(provider)} in your settings "
         f"(holdfast config edit).{meant if close else ''}"
     )
 
 
 def _list(configuration: Configuration, credentials: Credentials, *, as_json: bool) -> None:
     stored = [
-        _Key(name, _WORDS[held], credentials.path if held != "keyring" else "")
+        _KeySource(name, _STORE_LABELS[held], credentials.path if held != "keyring" else "")
         for name, held in credentials.providers().items()
     ]
-    keys = sorted([*_elsewhere(configuration), *stored])
+    keys = sorted([*_other_keys(configuration), *stored])
     if as_json:
         import msgspec
 
         rows = [{"provider": key.provider, "where": key.where, "name": key.what} for key in keys]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
     elif not keys:
-        click.echo("No provider has a key yet: holdfast login PROVIDER, or set its variable.", err=True)
+        click.echo("No provider has a key yet: use holdfast login PROVIDER, or set its environment variable.", err=True)
     else:
         rows_of_text = [(printable(key.provider), key.where, printable(key.what)) for key in keys]
         click.echo(table(("PROVIDER", "FROM", "NAME"), rows_of_text))
 
 
-def _elsewhere(configuration: Configuration) -> list[_Key]:
+def _other_keys(configuration: Configuration) -> list[_KeySource]:
     """Return keys that were not stored by a login: in settings, and in variables that the catalogue names."""
     from holdfast.providers.catalog import load_catalog
 
     reading = configuration.snapshot()
-    found: list[_Key] = []
+    found: list[_KeySource] = []
     for name, provider in reading.settings.providers.items():
         origin = reading.origins.get(("providers", name, "api_key"))
         if provider.api_key and origin is not None:
-            found.append(_Key(name, "template" if is_template(provider.api_key) else "settings", str(origin)))
+            found.append(_KeySource(name, "template" if is_template(provider.api_key) else "settings", str(origin)))
     variables = configuration.environment()
     for known in load_catalog(Path(configuration.locations.data_dir)).providers:
-        found += [_Key(known.id, "variable", name) for name in known.api_key if variables.get(name)][:1]
+        found += [_KeySource(known.id, "variable", name) for name in known.api_key if variables.get(name)][:1]
     return found

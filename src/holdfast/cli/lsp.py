@@ -7,113 +7,113 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.common import DefaultGroup, Failure, sentences, table, where_options
-from holdfast.cli.console.run_output import complain
-from holdfast.cli.local_settings import printable
-from holdfast.cli.server_connection import ServerConnection, wait_quietly
+from holdfast.cli.common import CommandError, DefaultGroup, location_options, report_errors, table
+from holdfast.cli.console.run_output import print_stderr
+from holdfast.cli.server_connection import ServerConnection, sleep
 from holdfast.client.locate import locate
+from holdfast.client.terminal_text import printable
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.protocol.extension_routes import LspLog, LspName, LspPath, LspRestarted
 
 __all__ = ["command"]
 
-_PATIENCE = 20.0
-_BETWEEN_LOOKS = 0.1
+_START_TIMEOUT = 20.0
+_POLL_INTERVAL = 0.1
 
 
 @click.group("lsp", cls=DefaultGroup)
 def command() -> None:
-    """Language servers: see them, start them again, read what they printed.
+    """List and restart language servers; show their logs.
 
     \b
-      holdfast lsp                    those of this directory, and their state
-      holdfast lsp start main.py      start those for a file
-      holdfast lsp restart            all that run
+      holdfast lsp                    servers of this directory and their state
+      holdfast lsp start main.py      start the servers for a file
+      holdfast lsp restart            restart all running servers
       holdfast lsp logs basedpyright
 
-    Those that are installed start by themselves, with the first file of their kind. The settings ([lsp.NAME]) add
-    others, change them, or switch them off; a project's own count after holdfast trust.
+    Installed servers start automatically with the first file of their language. The settings ([lsp.NAME]) add, change
+    or disable servers; those of a project take effect once it is trusted: holdfast trust.
     """
 
 
-def _entered(where: dict[str, Any]) -> ServerConnection:
-    link = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
-    link.enter()
-    return link
+def _open(where: dict[str, Any]) -> ServerConnection:
+    connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+    connection.open()
+    return connection
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@where_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@location_options
 def list_servers(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
     """List the servers of this directory, their state, and the number of problems they report."""
-    with sentences():
-        _print(_settled(_entered(where)), as_json=as_json)
+    with report_errors():
+        _print_servers(_wait_until_started(_open(where)), as_json=as_json)
 
 
 @command.command()
 @click.argument("path")
-@where_options
+@location_options
 def start(*, path: str, **where: Any) -> None:  # noqa: ANN401
     """Start the servers for a file."""
-    with sentences():
+    with report_errors():
         # Only the remote server can check the file there.
         if not where["host"] and not os.path.isfile(os.path.join(where["cwd"], path)):
-            raise Failure(f"There is no file {printable(path)}.")
-        link = _entered(where)
-        link.send("POST", link.path("lsps", "start"), body=LspPath(path))
-        _print(_settled(link), as_json=False)
+            raise CommandError(f"There is no file {printable(path)}.")
+        connection = _open(where)
+        connection.send("POST", connection.path("lsps", "start"), body=LspPath(path))
+        _print_servers(_wait_until_started(connection), as_json=False)
 
 
 @command.command()
 @click.argument("name", default="")
-@where_options
+@location_options
 def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
-    """Start a server again, or all that run."""
-    with sentences():
-        link = _entered(where)
-        names = link.ask(LspRestarted, "POST", link.path("lsps", "restart"), body=LspName(name)).names
+    """Restart a server, or all running servers."""
+    with report_errors():
+        connection = _open(where)
+        names = connection.request(LspRestarted, "POST", connection.path("lsps", "restart"), body=LspName(name)).names
         if not names:
-            complain("No language server is running: the first file of its kind starts one.")
+            print_stderr("No language server is running: it starts with the first file of its language.")
             return
-        after = {info.name: info for info in _settled(link)}
-        _print([after[name] for name in names if name in after], as_json=False)
+        after = {info.name: info for info in _wait_until_started(connection)}
+        _print_servers([after[name] for name in names if name in after], as_json=False)
         if any(after[name].state == LspState.ERROR for name in names if name in after):
-            raise Failure("Not all of them came up: holdfast lsp logs NAME says what they printed.")
+            raise CommandError("Not all servers have started. See their output: holdfast lsp logs NAME.")
 
 
 @command.command()
 @click.argument("name")
-@where_options
+@location_options
 def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
     """Show the history of a server, and its output."""
-    with sentences():
-        link = _entered(where)
-        log = link.ask(LspLog, "GET", link.path("lsps", "log"), query=[("name", name)])
+    with report_errors():
+        connection = _open(where)
+        log = connection.request(LspLog, "GET", connection.path("lsps", "log"), query=[("name", name)])
         if log.text:
             click.echo("\n".join(printable(line) for line in log.text.splitlines()))
         else:
-            complain(f"{printable(name)} has printed nothing.")
-        more = "Set options.debug_lsp = true to have everything written that is said to it."
-        complain(f"Everything that was said is in {log.file}" if log.file else more)
+            print_stderr(f"{printable(name)} has printed nothing.")
+        more = "Set options.debug_lsp = true to log all messages."
+        print_stderr(f"All messages are logged in {log.file}" if log.file else more)
 
 
-def _settled(link: ServerConnection) -> list[LspInfo]:
+def _wait_until_started(connection: ServerConnection) -> list[LspInfo]:
     """Return the servers once none is starting any more, or after a timeout."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _START_TIMEOUT
     while True:
-        found = list(link.ask(dict[str, LspInfo], "GET", link.path("lsps")).values())
+        found = list(connection.request(dict[str, LspInfo], "GET", connection.path("lsps")).values())
         if all(info.state != LspState.STARTING for info in found) or time.monotonic() >= until:
             return found
-        wait_quietly(_BETWEEN_LOOKS)
+        sleep(_POLL_INTERVAL)
 
 
-def _print(servers: list[LspInfo], *, as_json: bool) -> None:
+def _print_servers(servers: list[LspInfo], *, as_json: bool) -> None:
     if as_json:
         rows = [msgspec.to_builtins(info) | {"state": info.state.name.lower()} for info in servers]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
     elif not servers:
-        complain("No language server runs here: the first file of its kind starts one that is installed.")
+        print_stderr("No language server is running here: an installed one starts with the first file of its language.")
     else:
         cells = [(info.name, info.state.name.lower(), str(info.diagnostic_count or "")) for info in servers]
         click.echo(table(("SERVER", "STATE", "FOUND"), [tuple(printable(cell) for cell in row) for row in cells]))

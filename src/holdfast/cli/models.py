@@ -11,100 +11,71 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.common import sentences
-from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
-
-__all__ = ["command", "waiting"]
-
-
-# Progress dots on stderr.
-
-_SECOND = 1.0
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Print a message at once, and a dot for every second. Dots are printed only at a terminal."""
-    if not sys.stderr.isatty():
-        click.echo(f"{what} ...", err=True)
-        yield
-        return
-    click.echo(f"{what} ", nl=False, err=True)
-    over = threading.Event()
-    ticking = threading.Thread(target=_tick, args=(over,), daemon=True)
-    ticking.start()
-    try:
-        yield
-    finally:
-        over.set()
-        ticking.join()
-        click.echo(err=True)
-
-
-def _tick(over: threading.Event) -> None:
-    while not over.wait(_SECOND):
-        click.echo(".", nl=False, err=True)
-
-
-# `holdfast models`: the available models, their prices, and whether they can be used.
+from holdfast.cli.common import report_errors
+from holdfast.cli.local_settings import load_configuration, local_options, uses_color
+from holdfast.client.terminal_text import printable
 
 if TYPE_CHECKING:
     from holdfast.providers.model_registry import ModelView, ProviderView
     from holdfast.runtime.model_selection import SelectedModels
 
+__all__ = ["command", "progress_dots"]
+
+_DOT_INTERVAL = 1.0
+
 
 _NO_KEY = (
-    "No provider has a key, so the scripted tour answers. Run `holdfast login anthropic` (or openai, openrouter …), "
-    "set its variable, or start Ollama. `holdfast models --all` lists everything."
+    "No provider has a key, so the scripted tour answers. Run `holdfast login anthropic` (or openai, openrouter "
+    "…), set its variable, or start Ollama. `holdfast models --all` lists everything."
 )
 
 
 @click.command("models")
 @click.argument("term", nargs=-1)
 @click.option("--all", "shows_all", is_flag=True, help="Include providers without a key.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with all facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all details.")
 @click.option("--refresh", is_flag=True, help="Query providers for models that are newer than the catalogue.")
-@directory_options
+@local_options
 def command(
     *, term: tuple[str, ...], shows_all: bool, as_json: bool, refresh: bool, cwd: str, data_dir: str | None
 ) -> None:
-    """List models: what they hold, what they cost, whether they can be used. TERM finds some of all of them.
+    """List models with their context size, prices and availability. TERM searches all models.
 
-    Prices are dollars for a million tokens. `think` marks models that reason, `image` those that see.
+    Prices are in dollars per million tokens. `think` marks models that can reason, `image` models that accept images.
     The large model does the work; the small one writes titles.
 
     \b
-      holdfast models                    those you can use
-      holdfast models sonnet             those of that name, anywhere
-      holdfast models openrouter qwen    those of a provider
+      holdfast models                    models that you can use
+      holdfast models sonnet             models of this name, of any provider
+      holdfast models openrouter qwen    models of a provider
       holdfast models --all --json
       holdfast config set models.large.provider anthropic
     """
-    with sentences():
-        _models(" ".join(term), cwd, data_dir, shows_all=shows_all, as_json=as_json, refresh=refresh)
+    with report_errors():
+        _list_models(" ".join(term), cwd, data_dir, shows_all=shows_all, as_json=as_json, refresh=refresh)
 
 
-def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_json: bool, refresh: bool) -> None:
+def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_json: bool, refresh: bool) -> None:
     from holdfast.config.credentials import Credentials
     from holdfast.runtime.model_selection import SelectedModels, model_sources
 
-    configuration = configuration_for(cwd, data_dir)
+    configuration = load_configuration(cwd, data_dir)
     data = Path(configuration.locations.trust_file).parent
     credentials = Credentials(configuration.locations.credentials_file, os.environ)
     models = SelectedModels(model_sources(configuration, credentials, data))
-    with waiting("Querying providers for their models") if refresh else nullcontext():
-        chosen, views, problem = asyncio.run(_asked(models, refresh=refresh))
+    with progress_dots("Querying providers for their models") if refresh else nullcontext():
+        chosen, views, problem = asyncio.run(_query_models(models, refresh=refresh))
     found = _matching(views, term) if term else [view for view in views if shows_all or _is_shown(view)]
     if as_json:
-        _tell_json(chosen, found, problem)
+        _print_json(chosen, found, problem)
     else:
-        _tell(chosen, found)
-        _advise(views, term, found, problem)
+        _print_models(chosen, found)
+        _print_hints(views, term, found, problem)
     if term and not found:
         sys.exit(1)
 
 
-async def _asked(
+async def _query_models(
     models: "SelectedModels", *, refresh: bool
 ) -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
     """Return the selected models, all providers, and why no model could be selected."""
@@ -150,10 +121,7 @@ def _matching(views: Iterable["ProviderView"], term: str) -> list["ProviderView"
     return found
 
 
-# As text
-
-
-def _tell(chosen: dict[str, tuple[str, str]], views: list["ProviderView"]) -> None:
+def _print_models(chosen: dict[str, tuple[str, str]], views: list["ProviderView"]) -> None:
     rows = {view.id: [_row(view, model, chosen) for model in view.models] for view in views}
     widths = [max((len(row[place]) for group in rows.values() for row in group), default=0) for place in range(5)]
     is_first = True
@@ -162,7 +130,7 @@ def _tell(chosen: dict[str, tuple[str, str]], views: list["ProviderView"]) -> No
             click.echo()
         is_first = False
         head = f"{printable(view.name)} ({printable(view.id)})" if view.name != view.id else printable(view.id)
-        click.echo(f"{_bold(head)}  {printable(view.lack.removeprefix(f'{view.name} ')) or _state(view)}")
+        click.echo(f"{_emphasize(head)}  {printable(view.lack.removeprefix(f'{view.name} ')) or _state(view)}")
         for row in rows[view.id]:
             name, *numbers = row[:4]
             cells = [
@@ -170,7 +138,7 @@ def _tell(chosen: dict[str, tuple[str, str]], views: list["ProviderView"]) -> No
                 *(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=False)),
             ]
             line = "  ".join([*cells, row[4].ljust(widths[4]), row[5]]).rstrip()
-            click.echo(_bold(f"* {line}") if row[5] else f"  {line}")
+            click.echo(_emphasize(f"* {line}") if row[5] else f"  {line}")
 
 
 def _row(view: "ProviderView", model: "ModelView", chosen: dict[str, tuple[str, str]]) -> tuple[str, ...]:
@@ -192,32 +160,29 @@ def _size(tokens: int) -> str:
 
 def _state(view: "ProviderView") -> str:
     if view.origin == "scripted":
-        return "plays a script; there is no model behind it"
+        return "scripted; no real model"
     return "on this machine" if view.origin == "local" else "ready"
 
 
-def _bold(text: str) -> str:
-    return click.style(text, bold=True) if in_terminal() else text
+def _emphasize(text: str) -> str:
+    return click.style(text, bold=True) if uses_color() else text
 
 
-def _advise(views: list["ProviderView"], term: str, found: list["ProviderView"], problem: str) -> None:
+def _print_hints(views: list["ProviderView"], term: str, found: list["ProviderView"], problem: str) -> None:
     if term and not found:
         from holdfast.providers.catalog import close_matches
 
         names = [f"{view.id}/{model.id}" for view in views for model in view.models]
         close = close_matches(term, [*names, *(view.id for view in views)])
         hint = f" Did you mean {', '.join(map(printable, close))}?" if close else ""
-        click.echo(f"Nothing is called {printable(term)}.{hint}", err=True)
+        click.echo(f"No model matches {printable(term)}.{hint}", err=True)
     if problem:
         click.echo(f"holdfast: {printable(problem)}", err=True)
     elif not term and not any(_is_shown(view) and view.origin != "scripted" for view in views):
         click.echo(_NO_KEY, err=True)
 
 
-# As JSON
-
-
-def _tell_json(chosen: dict[str, tuple[str, str]], views: list["ProviderView"], problem: str) -> None:
+def _print_json(chosen: dict[str, tuple[str, str]], views: list["ProviderView"], problem: str) -> None:
     import msgspec
 
     whole: dict[str, Any] = {size: {"provider": provider, "model": model} for size, (provider, model) in chosen.items()}
@@ -225,3 +190,27 @@ def _tell_json(chosen: dict[str, tuple[str, str]], views: list["ProviderView"], 
     if problem:
         whole["problem"] = problem
     click.echo(msgspec.json.format(msgspec.json.encode(whole)).decode())
+
+
+@contextmanager
+def progress_dots(what: str) -> Iterator[None]:
+    """Print a message, and on a terminal a dot every second until the block is left."""
+    if not sys.stderr.isatty():
+        click.echo(f"{what} ...", err=True)
+        yield
+        return
+    click.echo(f"{what} ", nl=False, err=True)
+    stop = threading.Event()
+    thread = threading.Thread(target=_print_dots, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        click.echo(err=True)
+
+
+def _print_dots(stop: threading.Event) -> None:
+    while not stop.wait(_DOT_INTERVAL):
+        click.echo(".", nl=False, err=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
-from holdfast.cli.console.run_output import complain, conclude, for_stdout
-from holdfast.cli.run_client.run_lookup import run_named, session_named
-from holdfast.cli.server_connection import FROM_NOW, ServerConnection, path_of
+from holdfast.cli.common import CommandError, DefaultGroup, age, location_options, report_errors, table
+from holdfast.cli.console.run_output import print_result, print_stderr, sanitize_for_stdout
+from holdfast.cli.run_client.run_lookup import resolve_run, resolve_session
+from holdfast.cli.server_connection import FROM_NOW, ServerConnection, resource_path
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
 
@@ -21,36 +21,36 @@ def command() -> None:
     """List runs, wait for one, cancel one.
 
     \b
-      holdfast runs                       the last runs of this directory
-      holdfast runs list --session ID     those of one session
-      holdfast runs wait ID > answer.md   its answer, now or when it is there
+      holdfast runs                       latest runs of this directory
+      holdfast runs list --session ID     runs of one session
+      holdfast runs wait ID > answer.md   wait for its answer and print it
       holdfast runs cancel ID
     """
 
 
 @command.command("list")
-@click.option("--session", metavar="ID", help="Only those of one session.")
+@click.option("--session", metavar="ID", help="Only runs of this session.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@where_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@location_options
 def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | None) -> None:
-    """The runs of this directory, newest first.
+    """List the runs of this directory, newest first.
 
     \b
       holdfast runs
       holdfast runs list --limit 5 --json
       holdfast runs list --session 3f6c
     """
-    with sentences():
-        link = _link(where)
-        link.enter()
-        query = (("session_id", session_named(link, session) if session else None), ("limit", limit))
+    with report_errors():
+        connection = _connection_for(where)
+        connection.open()
+        query = (("session_id", resolve_session(connection, session) if session else None), ("limit", limit))
         if as_json:
-            click.echo(link.send("GET", link.path("runs"), query=query).strip())
+            click.echo(connection.send("GET", connection.path("runs"), query=query).strip())
             return
-        runs = link.ask(tuple[Run, ...], "GET", link.path("runs"), query=query)
+        runs = connection.request(tuple[Run, ...], "GET", connection.path("runs"), query=query)
         if not runs:
-            complain('There are no runs here yet: begin with holdfast run "…".')
+            print_stderr('There are no runs here yet: start one with holdfast run "…".')
             return
         now = time.time()
         rows = [(run.run_id, run.outcome or run.state, age(now - run.accepted_at / 1000), run.prompt) for run in runs]
@@ -59,43 +59,48 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
 
 @command.command()
 @click.argument("run_id", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@where_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@location_options
 def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
-    """Show a run, and its text so far. The beginning of an id is enough.
+    """Show a run and its text so far. A prefix of the id is sufficient.
 
     \b
       holdfast runs show 9a41
       holdfast runs show 9a41 --json | jq -r .outcome
     """
-    from holdfast.cli.run_client.run_follow import complete_of
+    from holdfast.cli.run_client.run_follow import fetch_run_complete
 
-    with sentences():
-        link = _link(where)
-        run = _find(link, run_id)
+    with report_errors():
+        connection = _connection_for(where)
+        run = _find_run(connection, run_id)
         if as_json:
-            click.echo(link.send("GET", link.path("runs", run.run_id)).strip())
+            click.echo(connection.send("GET", connection.path("runs", run.run_id)).strip())
             return
         click.echo(f"run      {run.run_id}\nsession  {run.session_id}\nstate    {run.outcome or run.state}")
         if run.error:
-            click.echo(for_stdout(f"error    {run.error}"))
-        click.echo(for_stdout(f"\n> {run.prompt}"))
+            click.echo(sanitize_for_stdout(f"error    {run.error}"))
+        click.echo(sanitize_for_stdout(f"\n> {run.prompt}"))
         if run.message_id:
-            click.echo(for_stdout(f"\n{complete_of(link, run).text}"))
+            click.echo(sanitize_for_stdout(f"\n{fetch_run_complete(connection, run).text}"))
 
 
 @command.command()
 @click.argument("run_id", metavar="ID")
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Then exit with 124; the run goes on.")
-@click.option("--stream", "streams", is_flag=True, help="Text as it comes.")
-@click.option("--raw", is_flag=True, help="Keep terminal control sequences of the answer.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Exit with 124 after this time; the run continues.",
+)
+@click.option("--stream", "streams", is_flag=True, help="Print text as it arrives.")
+@click.option("--raw", is_flag=True, help="Keep terminal control sequences in the answer.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@where_options
+@location_options
 def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
-    Ctrl-C ends the waiting, not the run. Approvals are shown here, at a terminal; without one they are refused,
-    as in `holdfast run`, unless the run is open in an interactive client.
+    Ctrl-C stops waiting, not the run. Approvals are shown on a terminal; without a terminal they are refused, as in
+    `holdfast run`, unless the run was started by an interactive client.
 
     \b
       holdfast runs wait ID > answer.md
@@ -111,89 +116,91 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
     deadline = None if timeout is None else time.monotonic() + timeout
     signals = Signals()
     signals.install()
-    speaker = RunOutput("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
-    speaker.remedy = "It is kept: the same command prints it again."
-    with sentences():
-        link = _link(where)
-        run = _find(link, run_id)
-        watch = RunEvents(run.run_id, run.session_id, speaker)
-        asker = ApprovalPrompt(link, speaker, run.run_id, Terminal(opens=True), is_somebodys=run.interactive)
-        conduct = RunFollower(link, signals, speaker, watch, cancels=False, asker=asker)
-        end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
-        code = conclude(end, watch.said(end), speaker, is_overdue=False)
+    output = RunOutput("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
+    output.remedy = "The answer is stored: the same command prints it again."
+    with report_errors():
+        connection = _connection_for(where)
+        run = _find_run(connection, run_id)
+        events = RunEvents(run.run_id, run.session_id, output)
+        approvals = ApprovalPrompt(connection, output, run.run_id, Terminal(uses_tty=True), is_attended=run.interactive)
+        follower = RunFollower(connection, signals, output, events, cancels=False, approvals=approvals)
+        end = follower.run(connection.stream(FROM_NOW), deadline, may_be_old=True)
+        code = print_result(end, events.shown_length(end), output, is_overdue=False)
     sys.exit(code)
 
 
 @command.command()
 @click.argument("run_id", metavar="ID")
-@where_options
+@location_options
 def cancel(*, run_id: str, **where: str | None) -> None:
-    """Stop one run; others of its session continue.
+    """Cancel one run. Other runs of its session continue.
 
     \b
       holdfast runs cancel 9a41
     """
-    with sentences():
-        link = _link(where)
-        path = link.path("runs", _find(link, run_id).run_id, "cancel")
-        run = link.ask(Run, "POST", path, query=(("client_id", link.client_id),), can_repeat=True)
+    with report_errors():
+        connection = _connection_for(where)
+        path = connection.path("runs", _find_run(connection, run_id).run_id, "cancel")
+        run = connection.request(Run, "POST", path, query=(("client_id", connection.client_id),), can_repeat=True)
         click.echo(run.outcome or run.state)
 
 
-def _link(where: dict[str, Any]) -> ServerConnection:
+def _connection_for(where: dict[str, Any]) -> ServerConnection:
     return ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
 
 
-def _find(link: ServerConnection, run_id: str) -> Run:
+def _find_run(connection: ServerConnection, run_id: str) -> Run:
     """Find a run in the open workspaces, in the recorded directory, and in the current directory. A prefix of the id is
     sufficient for runs of this directory and detached runs.
     """
-    from holdfast.cli.run_client.run_lookup import noted
+    from holdfast.cli.run_client.run_lookup import recorded_runs
 
-    path_of("runs", run_id)
-    here, link.directory = link.directory, ""
-    link.enter()
-    found = _look(link, run_id, here)
+    resource_path("runs", run_id)
+    current_directory, connection.directory = connection.directory, ""
+    connection.open()
+    found = _find_in_workspaces(connection, run_id, current_directory)
     if found is None:
-        link.directory = here
-        link.enter()
-        full = run_named(link, run_id, noted(link.where.data_dir))
-        found = _look(link, full, here) if full != run_id else None
+        connection.directory = current_directory
+        connection.open()
+        full = resolve_run(connection, run_id, recorded_runs(connection.location.data_dir))
+        found = _find_in_workspaces(connection, full, current_directory) if full != run_id else None
     if found is None:
-        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
+        raise CommandError(
+            f"There is no run {run_id} in {current_directory}: change to its directory, or give it with --cwd."
+        )
     return found
 
 
-def _look(link: ServerConnection, run_id: str, here: str) -> Run | None:
-    """Find a run; the link is connected to its workspace afterwards."""
-    from holdfast.cli.run_client.run_lookup import directory_of
+def _find_in_workspaces(connection: ServerConnection, run_id: str, current_directory: str) -> Run | None:
+    """Find a run. The connection has its workspace open afterwards."""
+    from holdfast.cli.run_client.run_lookup import recorded_directory
     from holdfast.client.errors import ServerProblem
     from holdfast.protocol.bodies import WorkspaceBody
 
-    workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
-    directories = [item.path for item in workspaces if _in(link, item.id, run_id) is not None][:1]
+    workspaces = connection.request(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
+    directories = [item.path for item in workspaces if _get_run(connection, item.id, run_id) is not None][:1]
     if not directories:
         # The recorded directory may be gone, or its workspace may have lost the run; try the current directory after
         # it.
-        directories = [*filter(None, [directory_of(link.where.data_dir, run_id)]), here]
+        directories = [*filter(None, [recorded_directory(connection.location.data_dir, run_id)]), current_directory]
     for directory in dict.fromkeys(directories):
-        link.directory = directory
+        connection.directory = directory
         try:
-            link.enter()
+            connection.open()
         except ServerProblem as problem:
             if directory == directories[-1] or problem.status >= 500:
                 raise
             continue
-        if (found := _in(link, link.workspace, run_id)) is not None:
+        if (found := _get_run(connection, connection.workspace, run_id)) is not None:
             return found
     return None
 
 
-def _in(link: ServerConnection, workspace: str, run_id: str) -> Run | None:
+def _get_run(connection: ServerConnection, workspace: str, run_id: str) -> Run | None:
     from holdfast.client.errors import ServerProblem
 
     try:
-        return link.ask(Run, "GET", path_of(workspace, "runs", run_id))
+        return connection.request(Run, "GET", resource_path(workspace, "runs", run_id))
     except ServerProblem as problem:
         if problem.status != 404:
             raise

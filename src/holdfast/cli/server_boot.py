@@ -8,20 +8,20 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.cli.console.run_output import complain
-from holdfast.cli.fast_import import load_msgspec, undisturbed
+from holdfast.cli.console.run_output import print_stderr
+from holdfast.cli.fast_import import load_msgspec, signals_blocked
 from holdfast.client.locate import TAKEN, ListenPlaces, listen_places
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 
-__all__ = ["FLAGS", "VALUES", "Start", "boot", "serve_quickly"]
+__all__ = ["FLAGS", "VALUES", "ServeArgs", "run_server", "serve_fast"]
 
 FLAGS = {"--started-by-client": "started_by_client", "--verbose": "verbose"}
 VALUES = {"--data-dir": "data_dir", "--host": "host"}
 
 
-class Start(NamedTuple):
-    """Arguments of `holdfast serve`."""
+class ServeArgs(NamedTuple):
+    """Arguments of `holdfast serve`. `started_by_client`: started in the background, logs to a file."""
 
     data_dir: str | None = None
     host: str | None = None
@@ -29,45 +29,45 @@ class Start(NamedTuple):
     verbose: bool = False
 
 
-def serve_quickly(arguments: Sequence[str]) -> int | None:
+def serve_fast(arguments: Sequence[str]) -> int | None:
     """Run the server and return the exit code, or None if click has to parse the command line."""
-    found: dict[str, str | bool] = {}
+    values: dict[str, str | bool] = {}
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
         if argument in FLAGS:
-            found[FLAGS[argument]] = True
+            values[FLAGS[argument]] = True
         elif name in VALUES and not (value := value if equals else next(rest, "-")).startswith("-"):
-            found[VALUES[name]] = value
+            values[VALUES[name]] = value
         else:
             return None
-    return boot(Start(**found))  # type: ignore[arg-type]
+    return run_server(ServeArgs(**values))  # type: ignore[arg-type]
 
 
-def boot(start: Start) -> int:
+def run_server(args: ServeArgs) -> int:
     """Run the server until it stops. Returns the exit code."""
     try:
-        places = listen_places(start.host, start.data_dir, os.environ)
-        if start.started_by_client:
+        places = listen_places(args.host, args.data_dir, os.environ)
+        if args.started_by_client:
             os.chdir("/")
         listener = bind_first(places.sockets, places.data_dir)
         try:
-            _serve(start, places, listener)
+            _serve(args, places, listener)
         finally:
             listener.close()
     except HoldfastError as error:
-        complain(f"Error: {error}")
+        print_stderr(f"Error: {error}")
         is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
-        return TAKEN if is_taken and start.started_by_client else 1
+        return TAKEN if is_taken and args.started_by_client else 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _serve(start: Start, places: ListenPlaces, listener: UnixListener) -> None:
+def _serve(args: ServeArgs, places: ListenPlaces, listener: UnixListener) -> None:
     # Imported modules are permanent: collections while they load would scan them repeatedly and free nothing.
     gc.disable()
-    with undisturbed():
+    with signals_blocked():
         load_msgspec()
         import logging
         from pathlib import Path
@@ -79,10 +79,10 @@ def _serve(start: Start, places: ListenPlaces, listener: UnixListener) -> None:
     gc.freeze()
     gc.enable()
     # Only warnings of other libraries are logged: provider SDKs log complete URLs and headers, including keys.
-    log = RotatingLog(places.log) if start.started_by_client else logging.StreamHandler(sys.stderr)
+    log = RotatingLog(places.log) if args.started_by_client else logging.StreamHandler(sys.stderr)
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", handlers=[log])
-    logging.getLogger("holdfast").setLevel(logging.DEBUG if start.verbose else logging.INFO)
+    logging.getLogger("holdfast").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     options = ServerOptions(
-        Path(places.data_dir), Path(listener.path), places.tcp, started_by_client=start.started_by_client
+        Path(places.data_dir), Path(listener.path), places.tcp, started_by_client=args.started_by_client
     )
     uvloop.run(serve(options, listener=listener.socket))

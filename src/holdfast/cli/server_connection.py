@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from json import dumps, loads
 from typing import Any, TypeVar
 
-from holdfast.cli.fast_import import undisturbed
+from holdfast.cli.fast_import import signals_blocked
+from holdfast.client.address import Address, QueryItems
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
     BrokenResponse,
@@ -21,13 +22,13 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
-from holdfast.client.http_messages import Address, QueryItems, quote
 from holdfast.client.locate import ServerLocation, find, find_or_start, locate, unreachable
 from holdfast.client.server_check import gives_way
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.errors import BadRequest
+from holdfast.http11.messages import quote
 
-__all__ = ["FROM_NOW", "ServerConnection", "environment_of", "new_id", "path_of", "text_in", "wait_quietly"]
+__all__ = ["FROM_NOW", "ServerConnection", "environment_pairs", "new_id", "required_text", "resource_path", "sleep"]
 
 T = TypeVar("T")
 
@@ -36,9 +37,13 @@ FROM_NOW = 1 << 52
 there.
 """
 
-_NO_TOKEN = "The server wants its token: name its data directory, which has it, with --data-dir or HOLDFAST_DATA_DIR"
-_ANSWER = 30.0
-_PATIENCE = 5.0
+_TOKEN_REQUIRED = (
+    "The server requires its token: give the data directory that contains it, with --data-dir or HOLDFAST_DATA_DIR"
+)
+_REQUEST_TIMEOUT = 30.0
+"""Maximum seconds for a request."""
+_OPEN_TIMEOUT = 5.0
+"""Maximum seconds of retries while a workspace is opened."""
 
 
 def new_id() -> str:
@@ -46,104 +51,107 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def wait_quietly(seconds: float) -> None:
+def sleep(seconds: float) -> None:
     """Sleep between two attempts."""
     select.select([], [], [], seconds)
 
 
 class ServerConnection:
-    """Connection of a command. `workspace` is empty until a directory was opened. A server that dies is started again
-    once.
+    """Connection of a command to a server and, if there is a directory, to its workspace.
+
+    `workspace` is empty until the directory was opened. A server that dies is started again once.
     """
 
-    def __init__(self, where: ServerLocation, directory: str = "") -> None:
-        self.where = where
+    def __init__(self, location: ServerLocation, directory: str = "") -> None:
+        self.location = location
         self.client_id = new_id()
         self.workspace = ""
-        self.directory = (where.directory or directory) if directory else ""
-        self.patience = _ANSWER
+        self.directory = (location.directory or directory) if directory else ""
+        """Directory whose workspace is opened; empty for requests to the server only."""
+        self.timeout = _REQUEST_TIMEOUT
         """Maximum duration of a request in seconds."""
         self.deadline: float | None = None
         """Time after which no response is awaited."""
-        # True if another client has disabled approvals in the workspace.
         self.is_yolo = False
+        """True if another client has disabled approvals in the workspace."""
         self.problems: list[str] = []
         """Errors in the settings of the workspace, each with its file and line."""
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.while_starting: Callable[[], None] = lambda: None
         """Called while a server starts, to use the time."""
-        self._thin: SyncClient | None = None
-        self._starts = 1 if where.can_be_started else 0
-        self._has_looked = False
+        self._client: SyncClient | None = None
+        self._starts = 1 if location.can_be_started else 0
+        """How many more times a server may be started. One, so that a server that cannot run is not started forever."""
+        self._has_checked_version = False
 
     def connect(self, *, can_start: bool = True) -> None:
         """Find the server, or start it. Raises `Unreachable` if it must not be started."""
         self.close()
         may_start = can_start and self._starts > 0
-        thin = find(self.where, self._seconds())
-        if thin is None and not may_start:
-            raise unreachable(self.where)
-        if thin is None or (may_start and self._is_outdated(thin)):
+        client = find(self.location, self._timeout())
+        if client is None and not may_start:
+            raise unreachable(self.location)
+        if client is None or (may_start and self._is_outdated(client)):
             self._starts -= 1
-            thin = find_or_start(self.where, meanwhile=self.meanwhile)
-        self._thin = thin
+            client = find_or_start(self.location, meanwhile=self.while_starting)
+        self._client = client
 
     @property
     def address(self) -> Address:
         """The address of the connected server."""
-        return self.where.address if self._thin is None else self._thin.address
+        return self.location.address if self._client is None else self._client.address
 
-    def _seconds(self) -> float:
+    def _timeout(self) -> float:
         """Return the maximum duration of the next request."""
-        left = self.patience if self.deadline is None else self.deadline - time.monotonic()
-        return max(0.001, min(self.patience, left))
+        left = self.timeout if self.deadline is None else self.deadline - time.monotonic()
+        return max(0.001, min(self.timeout, left))
 
-    def _is_outdated(self, thin: SyncClient) -> bool:
+    def _is_outdated(self, client: SyncClient) -> bool:
         """Return True if an older server has stopped so that a new one can be started. Checked once."""
-        if self._has_looked:
+        if self._has_checked_version:
             return False
-        is_outdated = gives_way(thin)
-        self._has_looked = True
+        is_outdated = gives_way(client)
+        self._has_checked_version = True
         return is_outdated
 
-    def enter(self, pause: Callable[[float], None] = wait_quietly) -> None:
+    def open(self, pause: Callable[[float], None] = sleep) -> None:
         """Connect, and open the workspace of the directory if there is one. Waits for a server that is shutting down,
         then starts a new one.
         """
-        is_first = self._thin is None
+        is_first = self._client is None
         backoff = Backoff(lambda: 1.0, first=0.02, most=0.5)
-        deadline = min(time.monotonic() + _PATIENCE, self.deadline or math.inf)
+        deadline = min(time.monotonic() + _OPEN_TIMEOUT, self.deadline or math.inf)
         while True:
             try:
                 self.connect()
                 if self.directory:
-                    self._join()
+                    self._open_workspace()
                 break
             except (ConnectionLost, TimedOut, Unreachable, ServerProblem) as error:
-                if not self._may_pass(error, is_first=is_first) or time.monotonic() > deadline:
+                if not self._is_transient(error, is_first=is_first) or time.monotonic() > deadline:
                     raise
                 pause(backoff.wait())
-        if is_first and self.where.can_be_started:
+        if is_first and self.location.can_be_started:
             self._starts = 1
 
-    def _may_pass(self, error: ClientError, *, is_first: bool) -> bool:
+    def _is_transient(self, error: ClientError, *, is_first: bool) -> bool:
         if isinstance(error, ServerProblem):
             return error.status == 503
         # A server that answered and has stopped since is replaced, if one can be started.
         return not (isinstance(error, Unreachable) and is_first and self._starts <= 0)
 
-    def _join(self) -> None:
-        asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
-        if self.where.address.path and self.where.again is None:
-            asked["env"] = environment_of(os.environ)
-        joined = self.ask_plainly("POST", "/v1/workspaces", body=asked, can_repeat=True)
-        self.workspace = text_in(joined, "id")
+    def _open_workspace(self) -> None:
+        body: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
+        if self.location.address.path and self.location.again is None:
+            body["env"] = environment_pairs(os.environ)
+        joined = self.request_json("POST", "/v1/workspaces", body=body, can_repeat=True)
+        self.workspace = required_text(joined, "id")
         self.is_yolo = joined.get("yolo") is True
         problems = joined.get("problems")
         self.problems = [str(item) for item in problems] if isinstance(problems, list) else []
 
     def path(self, *names: str) -> str:
         """Return the path of a resource in the workspace."""
-        return path_of(self.workspace, *names)
+        return resource_path(self.workspace, *names)
 
     def send(
         self,
@@ -156,20 +164,20 @@ class ServerConnection:
         seconds: float | None = None,
     ) -> bytes:
         """Send a request and return the body of the response. Every status from 200 to 299 is a success (C-28)."""
-        if self._thin is None:
+        if self._client is None:
             raise Unreachable
         raw = None if body is None else _encoded(body)
-        seconds = self.patience if seconds is None else seconds
+        seconds = self.timeout if seconds is None else seconds
         if self.deadline is not None:
             seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
-        status, answer = self._thin.request(method, path, query, raw, timeout=seconds, can_repeat=can_repeat)
+        status, answer = self._client.request(method, path, query, raw, timeout=seconds, can_repeat=can_repeat)
         if status == 401:
-            raise ServerProblem(status, _NO_TOKEN)
+            raise ServerProblem(status, _TOKEN_REQUIRED)
         if not 200 <= status < 300:
             raise ServerProblem(status, message_of(answer))
         return answer
 
-    def ask(
+    def request(
         self,
         answer: type[T],
         method: str,
@@ -184,12 +192,12 @@ class ServerConnection:
 
         raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
         try:
-            with undisturbed():
+            with signals_blocked():
                 return msgspec.json.decode(raw, type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BrokenResponse from None
 
-    def ask_plainly(self, method: str, path: str, *, body: object = None, can_repeat: bool = False) -> dict[str, Any]:
+    def request_json(self, method: str, path: str, *, body: object = None, can_repeat: bool = False) -> dict[str, Any]:
         """Send a request and decode the response without types, before msgspec is imported, because the import takes
         longer than the request.
         """
@@ -204,25 +212,25 @@ class ServerConnection:
 
     def stream(self, since: int) -> SyncEventStream:
         """Open the event stream after a number."""
-        if self._thin is None:
+        if self._client is None:
             raise Unreachable
-        return self._thin.stream(self.path("events"), (("client_id", self.client_id), ("since", since)))
+        return self._client.stream(self.path("events"), (("client_id", self.client_id), ("since", since)))
 
     def close(self) -> None:
         """Close the connection."""
-        thin, self._thin = self._thin, None
-        if thin is not None:
-            thin.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
-def entered(where: Mapping[str, Any]) -> ServerConnection:
+def open_connection(where: Mapping[str, Any]) -> ServerConnection:
     """Connect to the workspace that a command's options select."""
-    link = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
-    link.enter()
-    return link
+    connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+    connection.open()
+    return connection
 
 
-def text_in(answer: Mapping[str, object], name: str) -> str:
+def required_text(answer: Mapping[str, object], name: str) -> str:
     """Return a required text field of a response."""
     value = answer.get(name)
     if not isinstance(value, str) or not value:
@@ -230,11 +238,11 @@ def text_in(answer: Mapping[str, object], name: str) -> str:
     return value
 
 
-def path_of(workspace: str, *names: str) -> str:
+def resource_path(workspace: str, *names: str) -> str:
     """Return the path of a resource. Raises `BadRequest` for an invalid id."""
     segments = (workspace, *names)
     if any(name in {"", ".", ".."} for name in segments):
-        raise BadRequest("That is not an id: look at the list for one.")
+        raise BadRequest("That is not a valid id: the list command prints the ids.")
     return "/v1/workspaces/" + "/".join(quote(name) for name in segments)
 
 
@@ -246,7 +254,7 @@ def _encoded(body: object) -> bytes:
     return msgspec.json.encode(body)
 
 
-def environment_of(known: Mapping[str, str]) -> list[str]:
+def environment_pairs(environment: Mapping[str, str]) -> list[str]:
     """Return the environment variables that are valid text."""
-    pairs = (f"{name}={value}" for name, value in known.items())
+    pairs = (f"{name}={value}" for name, value in environment.items())
     return [pair for pair in pairs if pair.isascii() or pair == pair.encode("utf-8", "replace").decode()]

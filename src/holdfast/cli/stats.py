@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.common import Failure, sentences, where_options
+from holdfast.cli.common import CommandError, location_options, report_errors
 from holdfast.cli.server_connection import ServerConnection
-from holdfast.cli.stats_html import lasting, page
+from holdfast.cli.stats_html import format_duration, render_page
 from holdfast.client.locate import locate
 from holdfast.domain.usage import Stats
 
@@ -19,17 +19,17 @@ _DAYS = 30
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHADES = " ░▒▓█"
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MOST_ROWS = 8
-_WIDEST = 24
+_MAX_ROWS = 8
+_BAR_WIDTH = 24
 
 
 @click.command("stats")
-@click.option("--all", "everywhere", is_flag=True, help="Of all directories, not only of this one.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--html", metavar="FILE", help="Write a page with charts to this file.")
-@where_options
+@click.option("--all", "everywhere", is_flag=True, help="Include all directories.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", metavar="FILE", help="Write an HTML page with charts to this file.")
+@location_options
 def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str | None) -> None:
-    """Count what was done: sessions, runs, models, tools, tokens, cost.
+    """Show usage statistics: sessions, runs, models, tools, tokens, cost.
 
     \b
       holdfast stats
@@ -38,13 +38,13 @@ def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str |
     """
     import msgspec
 
-    with sentences():
-        link = ServerConnection(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
-        link.enter()
+    with report_errors():
+        connection = ServerConnection(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
+        connection.open()
         query = (("zone", time.localtime().tm_gmtoff // 60),)
-        stats = link.ask(Stats, "GET", "/v1/stats" if everywhere else link.path("stats"), query=query)
+        stats = connection.request(Stats, "GET", "/v1/stats" if everywhere else connection.path("stats"), query=query)
         if html:
-            _write(html, stats, date.today())
+            _write_page(html, stats, date.today())
         elif as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(stats)))
         else:
@@ -52,15 +52,12 @@ def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str |
                 click.echo(line)
 
 
-def _write(file: str, stats: Stats, today: date) -> None:
+def _write_page(file: str, stats: Stats, today: date) -> None:
     try:
-        Path(file).write_text(page(stats, today), "utf-8")
+        Path(file).write_text(render_page(stats, today), "utf-8")
     except OSError as error:
-        raise Failure(f"{file} cannot be written: {error.strerror}.") from None
+        raise CommandError(f"{file} cannot be written: {error.strerror}.") from None
     click.echo(f"Written to {file}.", err=True)
-
-
-# As text
 
 
 def _lines(stats: Stats, today: date) -> Iterable[str]:
@@ -75,14 +72,15 @@ def _lines(stats: Stats, today: date) -> Iterable[str]:
     yield _row("tokens in use", stats.prompt_tokens + stats.completion_tokens, "in the contexts of all sessions")
     yield f"  {'cost':<14}{'$' + format(stats.cost, ',.2f'):>12}  {_each(stats.cost, stats.sessions, 'a session', '$')}"
     if stats.seconds:
-        yield f"  {'a run takes':<14}{lasting(stats.seconds):>12}  an answer {lasting(stats.response_seconds)}"
+        answer = format_duration(stats.response_seconds)
+        yield f"  {'run duration':<14}{format_duration(stats.seconds):>12}  {answer} an answer"
     if runs:
         yield from ("", f"  the last {_DAYS} days", f"  {_days(stats, today)}")
     yield from _bars("models", [(f"{item.provider}/{item.model}", item.messages) for item in stats.models])
     yield from _bars("tools", list(stats.tools.items()))
     if any(any(day) for day in stats.week):
-        yield from ("", "  when prompts are sent, hour by hour")
-        yield from _heat(stats.week)
+        yield from ("", "  prompts by weekday and hour")
+        yield from _heat_map(stats.week)
 
 
 def _row(name: str, number: int, more: str = "") -> str:
@@ -104,16 +102,16 @@ def _bars(title: str, rows: Sequence[tuple[str, int]]) -> Iterable[str]:
     if not rows:
         return
     yield from ("", f"  {title}")
-    shown = [*rows[:_MOST_ROWS]]
-    if len(rows) > _MOST_ROWS:
-        shown.append((f"{len(rows) - _MOST_ROWS} others", sum(count for _, count in rows[_MOST_ROWS:])))
+    shown = [*rows[:_MAX_ROWS]]
+    if len(rows) > _MAX_ROWS:
+        shown.append((f"{len(rows) - _MAX_ROWS} others", sum(count for _, count in rows[_MAX_ROWS:])))
     width = max(len(name) for name, _ in shown)
     most = max(count for _, count in shown)
     for name, count in shown:
-        yield f"  {name:<{width}}  {'━' * max(1, round(count * _WIDEST / most))} {count:,}"
+        yield f"  {name:<{width}}  {'━' * max(1, round(count * _BAR_WIDTH / most))} {count:,}"
 
 
-def _heat(week: Sequence[Sequence[int]]) -> Iterable[str]:
+def _heat_map(week: Sequence[Sequence[int]]) -> Iterable[str]:
     most = max(count for day in week for count in day)
     for name, day in zip(_WEEKDAYS, week, strict=True):
         cells = "".join(_SHADES[-(-count * (len(_SHADES) - 1) // most)] * 2 if count else "··" for count in day)

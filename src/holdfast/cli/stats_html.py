@@ -10,10 +10,10 @@ from html import escape
 
 from holdfast.domain.usage import Stats
 
-__all__ = ["lasting", "page"]
+__all__ = ["format_duration", "render_page"]
 
 _DAYS = 30
-_MOST_ROWS = 12
+_MAX_ROWS = 12
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _OUTCOMES = ("completed", "failed", "cancelled", "interrupted", "open")
 
@@ -58,7 +58,7 @@ footer{color:var(--faint);font-size:13px;margin-top:24px}
 """
 
 
-def page(stats: Stats, today: date) -> str:
+def render_page(stats: Stats, today: date) -> str:
     """Return the page. It is deterministic for the same numbers."""
     single = stats.workspaces[0] if len(stats.workspaces) == 1 else ""
     where = single or f"{len(stats.workspaces)} directories"
@@ -68,29 +68,29 @@ def page(stats: Stats, today: date) -> str:
     models = [(f"{item.provider}/{item.model}", item.messages) for item in stats.models]
     body = [
         _tiles(stats),
-        _section("Runs by outcome", "How what was asked came to its end", _outcomes(stats), "wide"),
-        _section(f"Runs, the last {_DAYS} days", "By the day they were accepted on", _columns(runs, _whole), "wide"),
+        _section("Runs by outcome", "Outcomes of all runs", _outcomes(stats), "wide"),
+        _section(f"Runs, the last {_DAYS} days", "By the day of acceptance", _columns(runs, _integer), "wide"),
     ]
     if any(cost for _, cost in costs):
         head = f"Cost, the last {_DAYS} days"
-        body.append(_section(head, "By the day a session was begun on", _columns(costs, _dollars), "wide"))
+        body.append(_section(head, "By the day the session was created", _columns(costs, _dollars), "wide"))
     pair = [
-        _section("Models", "Answers each of them gave", _bars(models)),
-        _section("Tools", "Calls of each", _bars(list(stats.tools.items()))),
+        _section("Models", "Answers per model", _bars(models)),
+        _section("Tools", "Calls per tool", _bars(list(stats.tools.items()))),
     ]
     body += [f'<div class="pair">{"".join(pair)}</div>']
-    body.append(_section("When prompts are sent", "By weekday and hour", _heat(stats.week), "wide"))
+    body.append(_section("Prompts", "By weekday and hour", _heat_map(stats.week), "wide"))
     title = f"Holdfast: {where}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>"
-        f'<h1>What was done</h1><p class="about">{escape(where)} · {today:%-d %B %Y}</p>'
-        f"{''.join(body)}<footer>{_others(stats)}Made by holdfast stats.</footer></main></body></html>\n"
+        f'<h1>Usage</h1><p class="about">{escape(where)} · {today:%-d %B %Y}</p>'
+        f"{''.join(body)}<footer>{_directory_list(stats)}Created by holdfast stats.</footer></main></body></html>\n"
     )
 
 
-def _others(stats: Stats) -> str:
+def _directory_list(stats: Stats) -> str:
     if len(stats.workspaces) < 2:
         return ""
     rows = "".join(f"<tr><td>{escape(path)}</td></tr>" for path in stats.workspaces)
@@ -107,8 +107,12 @@ def _tiles(stats: Stats) -> str:
     a_session = f"${stats.cost / stats.sessions:,.2f} a session" if stats.sessions else ""
     facts = [
         ("sessions", f"{stats.sessions:,}", ""),
-        ("runs", f"{runs:,}", f"{lasting(stats.seconds)} each" if stats.seconds else ""),
-        ("messages", f"{stats.messages:,}", f"{lasting(stats.response_seconds)} an answer" if stats.models else ""),
+        ("runs", f"{runs:,}", f"{format_duration(stats.seconds)} each" if stats.seconds else ""),
+        (
+            "messages",
+            f"{stats.messages:,}",
+            f"{format_duration(stats.response_seconds)} an answer" if stats.models else "",
+        ),
         ("tool calls", f"{sum(stats.tools.values()):,}", f"{len(stats.tools)} tools" if stats.tools else ""),
         ("context tokens", _short(stats.prompt_tokens + stats.completion_tokens), ""),
         ("cost", f"${stats.cost:,.2f}", a_session),
@@ -127,22 +131,19 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in a few characters."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def _whole(value: float) -> str:
+def _integer(value: float) -> str:
     return f"{value:,.0f}"
 
 
 def _dollars(value: float) -> str:
     return f"${value:,.2f}"
-
-
-# Charts
 
 
 def _outcomes(stats: Stats) -> str:
@@ -155,9 +156,9 @@ def _outcomes(stats: Stats) -> str:
     at, parts = 0.0, []
     for name, count in counts:
         wide = max(3.0, room * count / total)
-        said = f"{name}: {count:,}"
+        label = f"{name}: {count:,}"
         parts.append(
-            f'<rect class="{name}" x="{at:.1f}" y="0" width="{wide:.1f}" height="20" rx="4">{_tip(said)}</rect>'
+            f'<rect class="{name}" x="{at:.1f}" y="0" width="{wide:.1f}" height="20" rx="4">{_tooltip(label)}</rect>'
         )
         at += wide + 4
     keys = "".join(
@@ -196,7 +197,7 @@ def _columns(values: Sequence[tuple[date, float]], shown: Callable[[float], str]
     return chart + _table(rows)
 
 
-def _column(x: float, tall: float, wide: float, base: float, said: str) -> str:
+def _column(x: float, tall: float, wide: float, base: float, label: str) -> str:
     """Draw a column that is rounded at the top and square at the base."""
     radius = min(4.0, tall, wide / 2)
     y = base - tall
@@ -204,7 +205,7 @@ def _column(x: float, tall: float, wide: float, base: float, said: str) -> str:
         f"M{x:.1f} {base}V{y + radius:.1f}q0 -{radius:.1f} {radius:.1f} -{radius:.1f}"
         f"h{wide - 2 * radius:.1f}q{radius:.1f} 0 {radius:.1f} {radius:.1f}V{base}z"
     )
-    return f'<path class="bar" d="{path}">{_tip(said)}</path>'
+    return f'<path class="bar" d="{path}">{_tooltip(label)}</path>'
 
 
 def _round_up(value: float) -> float:
@@ -218,22 +219,24 @@ def _round_up(value: float) -> float:
 def _bars(rows: Sequence[tuple[str, int]]) -> str:
     if not rows:
         return "<p>None yet.</p>"
-    shown = list(rows[:_MOST_ROWS])
-    if len(rows) > _MOST_ROWS:
-        shown.append((f"{len(rows) - _MOST_ROWS} others", sum(count for _, count in rows[_MOST_ROWS:])))
+    shown = list(rows[:_MAX_ROWS])
+    if len(rows) > _MAX_ROWS:
+        shown.append((f"{len(rows) - _MAX_ROWS} others", sum(count for _, count in rows[_MAX_ROWS:])))
     most = max(count for _, count in shown)
     parts = []
     for index, (name, count) in enumerate(shown):
         y = index * 40
         long = max(4.0, 400 * count / most)
-        said = f"{name}: {count:,}"
-        parts.append(f'<text class="name" x="0" y="{y + 12}">{escape(_clipped(name))}{_tip(said)}</text>')
-        parts.append(f'<rect class="bar" x="0" y="{y + 18}" width="{long:.1f}" height="10" rx="4">{_tip(said)}</rect>')
+        label = f"{name}: {count:,}"
+        parts.append(f'<text class="name" x="0" y="{y + 12}">{escape(_clip(name))}{_tooltip(label)}</text>')
+        parts.append(
+            f'<rect class="bar" x="0" y="{y + 18}" width="{long:.1f}" height="10" rx="4">{_tooltip(label)}</rect>'
+        )
         parts.append(f'<text class="value" x="{long + 8:.1f}" y="{y + 27}">{count:,}</text>')
     return f'<svg viewBox="0 0 460 {len(shown) * 40 - 8}" role="img">{"".join(parts)}</svg>'
 
 
-def _heat(week: Sequence[Sequence[int]]) -> str:
+def _heat_map(week: Sequence[Sequence[int]]) -> str:
     most = max((count for day in week for count in day), default=0)
     if not most:
         return "<p>None yet.</p>"
@@ -242,9 +245,9 @@ def _heat(week: Sequence[Sequence[int]]) -> str:
         parts.append(f'<text class="name" x="0" y="{row * 28 + 18}">{name}</text>')
         for hour, count in enumerate(day):
             level = -(-count * 5 // most)
-            said = f"{name} {hour:02}:00: {count:,}"
+            label = f"{name} {hour:02}:00: {count:,}"
             place = f'x="{44 + hour * 40}" y="{row * 28}"'
-            parts.append(f'<rect class="cell h{level}" {place} width="36" height="24" rx="4">{_tip(said)}</rect>')
+            parts.append(f'<rect class="cell h{level}" {place} width="36" height="24" rx="4">{_tooltip(label)}</rect>')
     parts += [f'<text x="{44 + hour * 40}" y="{7 * 28 + 14}">{hour:02}:00</text>' for hour in (0, 6, 12, 18)]
     return f'<svg viewBox="0 0 1000 {7 * 28 + 20}" role="img">{"".join(parts)}</svg>'
 
@@ -255,9 +258,9 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
     return f"<details><summary>As a table</summary><table>{lines}</table></details>" if lines else ""
 
 
-def _tip(text: str) -> str:
+def _tooltip(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= 52 else text[:51] + "…"

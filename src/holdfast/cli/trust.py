@@ -1,4 +1,4 @@
-"""`holdfast trust`: let a project's settings take effect."""
+"""`holdfast trust`: allow the settings of a project to take effect."""
 
 import os
 import sys
@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from holdfast.cli.common import Failure, sentences
-from holdfast.cli.local_settings import configuration_for, in_terminal, printable
+from holdfast.cli.common import CommandError, report_errors
+from holdfast.cli.local_settings import load_configuration, uses_color
+from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
 from holdfast.config.problems import format_key
 from holdfast.config.redaction import redact
@@ -18,33 +19,33 @@ from holdfast.extensions.trusted_files import TrustableFile, brought_files, give
 
 __all__ = ["command"]
 
-_MOST_SHOWN = 200
-_NO_SETTINGS = """There are no settings in {}. If you trust it, language servers may run what lies in it: programs in
-.venv and node_modules, plugins, build scripts."""
+_MAX_SHOWN = 200
+_NO_SETTINGS = """There are no settings in {}. Trusting it allows language servers to run code of the project:
+programs in .venv and node_modules, plugins, build scripts."""
 
 
 @click.command("trust")
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(exists=True, file_okay=False))
-@click.option("--show", "only_shows", is_flag=True, help="Only say what would take effect.")
-@click.option("--revoke", is_flag=True, help="Take trust back.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+@click.option("--show", "only_shows", is_flag=True, help="Only show what would take effect.")
+@click.option("--revoke", is_flag=True, help="Revoke trust.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--data-dir", metavar="DIR", help="Data directory of the server; default: $HOLDFAST_DATA_DIR.")
 def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_dir: str | None) -> None:
-    """Let a project's settings take effect: its servers, hooks, addresses, and permissions of its commands and agents.
+    """Allow the settings of a project to take effect: servers, hooks, URLs, permissions of commands and agents.
 
-    Until then its files may only choose models, name context files and make permissions tighter, and language
-    servers run nothing that lies in it. Trust applies to the current contents of the files: when one of them changes,
-    it has to be given again.
+    Until then its files can only select models, name context files and tighten permissions, and language servers run
+    no code of the project. Trust applies to the current contents of the files: when one of them changes, it has to
+    be given again.
 
     \b
-      holdfast trust              see what would take effect, and decide
-      holdfast trust --show       only see it
-      holdfast trust --revoke     take it back
+      holdfast trust              show what would take effect, and decide
+      holdfast trust --show       only show it
+      holdfast trust --revoke     revoke trust
     """
     if only_shows + revoke + yes > 1:
-        raise click.UsageError("--show, --revoke and --yes do not go together.")
-    with sentences():
-        configuration = configuration_for(os.path.realpath(directory), data_dir)
+        raise click.UsageError("--show, --revoke and --yes cannot be combined.")
+    with report_errors():
+        configuration = load_configuration(os.path.realpath(directory), data_dir)
         if revoke:
             _revoke(configuration)
         else:
@@ -53,20 +54,20 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 def _revoke(configuration: Configuration) -> None:
     anchor = configuration.snapshot().project.anchor
-    if take_trust_back(configuration, _brought(configuration)):
+    if take_trust_back(configuration, _trustable_files(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
         click.echo(f"{printable(anchor)} was not trusted.", err=True)
 
 
-def _brought(configuration: Configuration) -> tuple[TrustableFile, ...]:
+def _trustable_files(configuration: Configuration) -> tuple[TrustableFile, ...]:
     return brought_files(configuration.locations, os.environ)
 
 
 def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None:
     reading = configuration.snapshot()
     project = reading.project
-    brought = _brought(configuration)
+    files = _trustable_files(configuration)
     broken = [
         problem
         for problem in reading.problems
@@ -76,22 +77,22 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
         click.echo(f"holdfast: {printable(str(problem))}", err=True)
     anchor = project.anchor
     _show(configuration)
-    _show_brought(brought)
-    if not project.files and not brought:
+    _show_files(files)
+    if not project.files and not files:
         click.echo(_NO_SETTINGS.format(printable(anchor)), err=True)
-    is_trusted = project.is_trusted and not untrusted(brought, configuration.trust)
+    is_trusted = project.is_trusted and not untrusted(files, configuration.trust)
     if is_trusted or only_shows:
         click.echo(f"{printable(anchor)} is {'' if is_trusted else 'not '}trusted.", err=True)
         return
     if broken:
-        raise Failure("Mend these files first: nobody can say what they mean.")
+        raise CommandError("Correct these files first: they cannot be parsed.")
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("Say --yes to trust a project without being asked.")
-        what = "these files" if project.files or brought else "it"
+            raise click.UsageError("Use --yes to trust a project without a confirmation.")
+        what = "these files" if project.files or files else "it"
         click.confirm(f"Do you trust {what}?", abort=True, err=True)
-    give_trust(configuration, brought, at=time.time())
-    until = "one of these files changes" if project.files or brought else "it brings settings along"
+    give_trust(configuration, files, at=time.time())
+    until = "one of these files changes" if project.files or files else "it contains settings"
     click.echo(f"{printable(anchor)} is trusted, until {until}.", err=True)
 
 
@@ -105,30 +106,30 @@ def _show(configuration: Configuration) -> None:
         click.echo(printable(layer.file))
         needs = {item.path for item in withheld}
         rows = list(leaves(redact(layer.tree)))
-        for path, value in rows[:_MOST_SHOWN]:
+        for path, value in rows[:_MAX_SHOWN]:
             needs_trust = any(path[:length] in needs for length in range(1, len(path) + 1))
-            _line(path, value, layer.lines.get(path, 0), needs_trust=needs_trust)
-        if len(rows) > _MOST_SHOWN:
-            click.echo(f"  … and {len(rows) - _MOST_SHOWN} more: read the file before you trust it.")
+            _print_value(path, value, layer.lines.get(path, 0), needs_trust=needs_trust)
+        if len(rows) > _MAX_SHOWN:
+            click.echo(f"  … and {len(rows) - _MAX_SHOWN} more: read the file before you trust it.")
 
 
-def _show_brought(files: Sequence[TrustableFile]) -> None:
+def _show_files(files: Sequence[TrustableFile]) -> None:
     """Print the hooks, and the permissions of commands and agents. Their texts are in the files."""
     for file in files:
         click.echo(printable(file.path))
-        for key, line, value in file.wants[:_MOST_SHOWN]:
-            _say(f"{key} = {value}" if value else key, line, needs_trust=True)
+        for key, line, value in file.wants[:_MAX_SHOWN]:
+            _print_setting(f"{key} = {value}" if value else key, line, needs_trust=True)
 
 
-def _line(path: tuple[str | int, ...], value: Any, line: int, *, needs_trust: bool) -> None:  # noqa: ANN401 - any JSON
+def _print_value(path: tuple[str | int, ...], value: Any, line: int, *, needs_trust: bool) -> None:  # noqa: ANN401 - any JSON
     import msgspec
 
-    _say(f"{format_key(path)} = {msgspec.json.encode(value).decode()}", line, needs_trust=needs_trust)
+    _print_setting(f"{format_key(path)} = {msgspec.json.encode(value).decode()}", line, needs_trust=needs_trust)
 
 
-def _say(text: str, line: int, *, needs_trust: bool) -> None:
+def _print_setting(text: str, line: int, *, needs_trust: bool) -> None:
     text = printable(text)
     mark = "!" if needs_trust else " "
     where = f"  (line {line})" if line else ""
-    shown = click.style(f"{mark} {text}", fg="yellow") if needs_trust and in_terminal() else f"{mark} {text}"
+    shown = click.style(f"{mark} {text}", fg="yellow") if needs_trust and uses_color() else f"{mark} {text}"
     click.echo(f"  {shown}{where}")

@@ -8,9 +8,9 @@ import os
 import random
 import uuid
 
+from holdfast.client.address import Address, build_request, fill
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem, message_of
-from holdfast.client.http_messages import Address, build_request, fill
 from holdfast.client.request import OpenResponse
 from holdfast.client.sessions import SessionMethods
 from holdfast.client.stream import QUIET_SECONDS, EventStream

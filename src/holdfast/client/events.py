@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.domain.events import GapEvent, HelloEvent, Spoken, decode_spoken
-from holdfast.protocol.sse import SseEvent
+from holdfast.http11.sse import SseEvent
 
 __all__ = ["CursorFilter", "StreamEvent", "UnknownEvent", "decode_item"]
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
+from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.http_messages import Address
 from holdfast.client.paths import (
     data_directory,
     default_data_directory,

@@ -14,7 +14,7 @@ from holdfast.client.errors import ClientError, ServerProblem
 from holdfast.client.events import CursorFilter, StreamEvent, decode_item
 from holdfast.client.request import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
-from holdfast.protocol.sse import SseReader
+from holdfast.http11.sse import SseReader
 
 __all__ = ["QUIET_SECONDS", "EventStream"]
 

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from holdfast.client.address import Address, QueryItems, build_request
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
-from holdfast.client.http_messages import IDEMPOTENT, Address, QueryItems, ResponseReader, build_request
-from holdfast.protocol.sse import SseEvent, SseReader
+from holdfast.http11.messages import IDEMPOTENT, InvalidResponse, ResponseParser
+from holdfast.http11.sse import SseEvent, SseReader
 
 __all__ = ["ServerInfo", "SyncClient", "SyncEventStream"]
 
@@ -127,24 +128,26 @@ class SyncClient:
         self, connection: socket.socket, message: bytes, method: str, deadline: float
     ) -> tuple[int, bytes] | None:
         """Return the response, or None if the connection ended before its first byte."""
-        reader = ResponseReader(method)
+        parser = ResponseParser(method)
         body: list[bytes] = []
         is_kept = False
         try:
             _send(connection, message, deadline)
-            while not reader.is_done:
+            while not parser.is_done:
                 data = _receive(connection, deadline)
                 if data:
-                    body.append(reader.feed(data))
-                elif reader.has_begun:
-                    reader.end()
+                    body.append(parser.feed(data))
+                elif parser.has_begun:
+                    parser.end()
                 else:
                     return None
-            is_kept = reader.can_be_kept
+            is_kept = parser.can_be_kept
         except TimeoutError:
             raise TimedOut from None
+        except InvalidResponse:
+            raise BrokenResponse from None
         except OSError:
-            if reader.has_begun:
+            if parser.has_begun:
                 raise ConnectionLost from None
             return None
         finally:
@@ -152,9 +155,9 @@ class SyncClient:
                 self._kept = connection
             else:
                 connection.close()
-        if reader.head is None:
+        if parser.head is None:
             raise BrokenResponse
-        return reader.head.status, b"".join(body)
+        return parser.head.status, b"".join(body)
 
 
 class SyncEventStream:
@@ -164,7 +167,7 @@ class SyncEventStream:
 
     def __init__(self, connection: socket.socket, message: bytes, timeout: float, quiet: float) -> None:
         self._connection = connection
-        self._response = ResponseReader()
+        self._response = ResponseParser()
         self._events = SseReader()
         self._ready: deque[SseEvent] = deque()
         self._quiet = quiet
@@ -225,7 +228,7 @@ class SyncEventStream:
                     refusal.append(body)
         except TimeoutError:
             raise TimedOut from None
-        except (OSError, BrokenResponse, ConnectionLost):
+        except OSError:
             if self._response.head is None:
                 raise ConnectionLost from None
         if self._response.head is not None and self._response.head.status != 200:
@@ -248,7 +251,7 @@ class SyncEventStream:
             if not data:
                 self._response.end()
             self._ready.extend(self._events.feed(self._response.feed(data)))
-        except (OSError, BrokenResponse, ConnectionLost):
+        except OSError:
             self.close()
             raise ConnectionLost("The stream of events broke off.") from None
         if self._response.is_done:

@@ -7,7 +7,7 @@ that this grammar does not know loses its introducer and is text.
 
 from typing import Literal, TypeAlias
 
-__all__ = ["BIDI", "CONTROLS", "EscapeFilter", "harmless", "strip_escapes"]
+__all__ = ["BIDI", "CONTROLS", "EscapeFilter", "harmless", "printable", "strip_escapes"]
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x61C)
@@ -87,3 +87,11 @@ def strip_escapes(text: str, kept: str = _KEPT) -> str:
 def harmless(text: str) -> str:
     """Return text that neither controls a terminal nor changes the order in which it is displayed."""
     return strip_escapes(text).translate(_NO_BIDI)
+
+
+def printable(text: str) -> str:
+    """Return text on one line in which every character that is not printable is visible as an escape.
+
+    For approvals, paths and settings, where a hidden character could deceive the reader.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,4 +1,10 @@
-"""A client's connection to the workspace of a directory. It survives broken streams and server restarts."""
+"""Connection of a long-running client to the workspace of a directory. Used by the terminal app and by editors.
+
+It never gives up. A broken stream resumes after the last number received (`EventStream`). If the stream stays
+disconnected, the server is located again, and started if clients may start it. If the server no longer knows the
+workspace, it is created again and followed from the same position. Commands do the same synchronously and stop at a
+deadline (`cli/server_connection.py`); both share `Backoff` and `CursorFilter`.
+"""
 
 import asyncio
 import random
@@ -10,26 +16,44 @@ from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
 from holdfast.client.locate import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
+from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.tasks import TaskOwner
 
 __all__ = ["WorkspaceConnection"]
 
-_LOOK = 0.5
-_FAREWELL = 1.0
+_CHECK_SECONDS = 0.5
+_MAX_DELAY = 1.0
+_LEAVE_TIMEOUT = 1.0
 
 
 class WorkspaceConnection:
-    """Finds or starts the server on entry. A server that may be started by clients is started again when it is gone."""
+    """Finds or starts the server on entry. A server that may be started by clients is started again when it is gone.
 
-    def __init__(self, where: ServerLocation, directory: str, environment: Sequence[str] = ()) -> None:
+    `environment` is sent to a server on this machine only. `yolo` is evaluated whenever the workspace is opened,
+    because a restarted server takes the mode from its clients.
+    """
+
+    def __init__(
+        self,
+        where: ServerLocation,
+        directory: str,
+        environment: Sequence[str] = (),
+        *,
+        via: Via = "editor",
+        yolo: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._where = where
         self.directory = where.directory or directory
         self._environment = tuple(environment) if where.address.path and where.again is None else ()
+        self._via: Via = via
+        self._yolo = yolo
         self._tasks = TaskOwner()
         self._client: Client | None = None
         self.workspace = WorkspaceId("")
+        self.cursor = 0
+        """Position of the stream. The owner sets it to the cursor of a snapshot that it has loaded."""
 
     @property
     def client(self) -> Client:
@@ -39,46 +63,59 @@ class WorkspaceConnection:
 
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
-        thin = await asyncio.to_thread(find_or_start, self._where)
-        address = thin.address
-        thin.close()
+        found = await asyncio.to_thread(find_or_start, self._where)
+        address = found.address
+        found.close()
         if self._client is None:
-            self._client = Client(address, via="editor")
+            self._client = Client(address, via=self._via)
         else:
             self._client.address = address
-        body = await self._client.create_workspace(self.directory, env=self._environment)
+        body = await self._client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
         self.workspace = body.id
         return body
 
-    async def follow(self, since: int, take: Callable[[StreamEvent], Awaitable[None]]) -> None:
-        """Pass every event after `since` to `take`, until cancelled."""
-        backoff = Backoff(random.random)
+    async def follow(
+        self, receive: Callable[[StreamEvent], Awaitable[None]], on_trouble: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Pass every event after `cursor` to `receive`, until cancelled. Call `enter` before.
+
+        `on_trouble` is called with the reason whenever there is no connection.
+        """
+        backoff = Backoff(random.random, most=_MAX_DELAY)
+        is_entered = True
         while True:
             try:
-                async with self.client.events(self.workspace, since=since) as events:
-                    watching = self._tasks.start(self._watch(events), name="connection")
+                if not is_entered:
+                    await self.enter()
+                is_entered = False
+                async with self.client.events(self.workspace, since=self.cursor) as events:
+                    watching = self._tasks.start(self._watch(events, on_trouble), name="connection")
                     try:
                         async for item in events:
-                            since = events.cursor
+                            self.cursor = events.cursor
                             backoff.reset()
-                            await take(item)
+                            await receive(item)
                     finally:
                         watching.cancel()
-                await self.enter()
-            except ClientError:
+            except ClientError as error:
+                on_trouble(str(error))
                 await asyncio.sleep(backoff.wait())
 
-    async def _watch(self, events: EventStream) -> None:
-        """Start the server again if the stream stays disconnected."""
+    async def _watch(self, events: EventStream, on_trouble: Callable[[str], None]) -> None:
+        """Report a connection that is lost for longer than a moment, and start a server that has stopped."""
         missed = 0
         while True:
-            await asyncio.sleep(_LOOK)
-            missed = 0 if events.is_connected else missed + 1
-            if missed and missed % 2 == 0 and self._where.can_come_back:
+            await asyncio.sleep(_CHECK_SECONDS)
+            if events.is_connected:
+                missed = 0
+                continue
+            missed += 1
+            on_trouble(str(events.trouble or ""))
+            if missed % 2 == 0 and self._where.can_come_back:
                 try:
                     await self.enter()
-                except ClientError:
-                    continue
+                except ClientError as error:
+                    on_trouble(str(error))
 
     async def leave(self) -> None:
         """Leave the workspace and close the client."""
@@ -88,7 +125,7 @@ class WorkspaceConnection:
             return
         if self.workspace:
             try:
-                async with asyncio.timeout(_FAREWELL):
+                async with asyncio.timeout(_LEAVE_TIMEOUT):
                     await self._client.leave_workspace(self.workspace)
             except (ClientError, TimeoutError):
                 pass

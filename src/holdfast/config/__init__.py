@@ -1,1 +1,4 @@
-"""What a user may set, and where it is written."""
+"""Settings and credentials: files, their merge and validation, trust in project files, and changes.
+
+The types of the settings are in `domain.settings`. Their interpretation belongs to the packages that use them.
+"""

@@ -1,7 +1,8 @@
-"""The settings of one workspace, as its files say at this moment.
+"""The settings of one workspace, always in accordance with its files.
 
-Every file is looked at before its word is used; nothing is read again that has not changed. A file that is broken
-keeps its last good contents in force, and everything that is wrong is listed.
+There is no watcher and no reload command: each use compares the signatures of all files with those that were read, and
+reads the files that have changed. A file with an error keeps its last good content in effect, except that its new deny
+and ask rules take effect at once. All problems are listed.
 """
 
 import posixpath
@@ -32,36 +33,39 @@ _EXPANDED_FIELDS = {
 }
 _HEADERS = frozenset({"extra_headers", "headers"})
 _USER_ONLY_SECTION = "sandbox"
-"""A table that a project's files cannot set, trusted or not."""
+"""A table that project files cannot set, whether they are trusted or not."""
 
 
 class Project(msgspec.Struct, frozen=True):
-    """The files of a project that are in force or withheld, and whether they are trusted."""
+    """The settings files of a project, and their trust."""
 
     files: tuple[str, ...] = ()
     anchor: str = ""
-    """The directory of the deepest file, or the top of the project: trust is kept under its name."""
+    """The directory of the deepest file, or the root of the project. Trust is stored under its path."""
     digest: str = ""
     is_trusted: bool = False
 
 
 class ConfigSnapshot(msgspec.Struct, frozen=True):
-    """One state of all files together. It does not change; the next one is another."""
+    """The settings at one moment, with origins, problems and withheld keys. Immutable."""
 
     settings: Settings
     tree: dict[str, Any]
-    """The same as plain objects, without what nobody set."""
+    """The settings as plain objects, without defaults."""
     origins: dict[KeyPath, Origin]
     problems: tuple[Problem, ...]
     withheld: tuple[Withheld, ...]
     project: Project
 
     def __repr__(self) -> str:
-        return f"Reading({self.settings!r}, {len(self.problems)} problems, {len(self.withheld)} withheld)"
+        return f"ConfigSnapshot({self.settings!r}, {len(self.problems)} problems, {len(self.withheld)} withheld)"
 
 
 class Configuration:
-    """Reads, merges, keeps what is good. The environment is that of whoever opened the workspace."""
+    """The settings of one workspace.
+
+    `environment` is that of the client that opened the workspace. `run` executes the commands in `$(command)`.
+    """
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class Configuration:
         self.trust = trust or TrustStore(places.trust_file)
         self._base_environment = dict(environment)
         self.environment_version = 0
-        """How often the environment has changed."""
+        """Number of changes of the environment."""
         self._run = run
         self._loaded: dict[str, LoadedFile] = {}
         self._last_good: dict[str, LoadedFile] = {}
@@ -84,17 +88,17 @@ class Configuration:
         self._variables: dict[str, str] | None = None
         self._snapshot = self._read()
         self.on_change = on_change
-        """Called when a read finds settings that differ from those of the previous read."""
+        """Called during the first access after a change of the merged settings."""
 
     def __repr__(self) -> str:
         return f"Configuration({self.locations.directory!r})"
 
     def current(self) -> Settings:
-        """What is in force now. Looks at the files, and reads those that have changed."""
+        """Return the current settings. Reads files that have changed."""
         return self.snapshot().settings
 
     def snapshot(self) -> ConfigSnapshot:
-        """The same with everything that is known about it."""
+        """Return the current settings with origins and problems. Reads files that have changed."""
         if self._is_stale():
             before, self._snapshot = self._snapshot, self._read()
             self._variables = None
@@ -104,23 +108,29 @@ class Configuration:
 
     @property
     def settings(self) -> Settings:
-        """As of the last look."""
+        """The settings at the last access."""
         return self._snapshot.settings
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """The problems at the last access."""
         return self._snapshot.problems
 
     @property
     def origins(self) -> dict[KeyPath, Origin]:
+        """File and line of each value at the last access."""
         return self._snapshot.origins
 
     @property
     def withheld(self) -> tuple[Withheld, ...]:
+        """Project settings without effect at the last access."""
         return self._snapshot.withheld
 
     def unresolved_errors(self) -> tuple[Problem, ...]:
-        """Errors in the user's own files of which nothing better is known: what they were to say, nobody can tell."""
+        """Return the errors in the user's own files of which no good content is known.
+
+        The intention of such a file cannot be determined, so a caller must not assume that a setting is absent.
+        """
         found: list[Problem] = []
         for source in self.locations.sources:
             loaded, good = self._loaded[source.path], self._last_good.get(source.path)
@@ -129,14 +139,16 @@ class Configuration:
         return tuple(found)
 
     def project_layers(self) -> tuple[tuple[Layer, tuple[Withheld, ...]], ...]:
-        """What the project's files say, and what of it needs trust: from the very bytes that trust is given to."""
+        """Return the content of the project's files and the part of it that requires trust, from exactly the bytes to
+        which trust is given.
+        """
         layers = [self._layer(source, self._snapshot.project) for source in self.locations.sources if self._has(source)]
         return tuple(
             (layer, split_untrusted(layer, self.locations.root, self.locations.directory)[1]) for layer in layers
         )
 
     def settings_from_files(self, under: str) -> dict[str, Any]:
-        """What the settings files say about a section, without the choices that clients have saved."""
+        """Return a section of the merged settings files, without the settings that clients have saved."""
         sources = [source for source in self.locations.sources if source.kind != "wire"]
         tree, _ = merge([self._layer(source, self._snapshot.project) for source in sources])
         found: dict[str, Any] = tree.get(under, {})
@@ -145,20 +157,22 @@ class Configuration:
     def _has(self, source: SettingsSource) -> bool:
         return source.kind == "project" and source.path in self._snapshot.project.files
 
-    # Expansion: blocks while commands run, so a server calls these in a thread.
+    # The following methods block while commands of `$(command)` run: a server calls them in a thread.
 
     def provider(self, name: str) -> tuple[ProviderSettings, tuple[Problem, ...]]:
-        """With its values expanded. A field that cannot be is empty, and a problem says why."""
+        """Return a provider with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("providers", name, ProviderSettings)
 
     def mcp(self, name: str) -> tuple[McpSettings, tuple[Problem, ...]]:
+        """Return an MCP server with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("mcp", name, McpSettings)
 
     def lsp(self, name: str) -> tuple[LspSettings, tuple[Problem, ...]]:
+        """Return a language server with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("lsp", name, LspSettings)
 
     def environment(self) -> dict[str, str]:
-        """What was given, with the variables of `[env]` on top. Kept until a file changes or `forget` is called."""
+        """Return the client's environment, overridden by `[env]`. Cached until a file changes or `forget` is called."""
         if self._variables is None:
             expander = Expander(self._base_environment, self._run)
             variables, _ = self._expand_tree(self._snapshot.tree.get("env", {}), ("env",), expander)
@@ -166,25 +180,25 @@ class Configuration:
         return dict(self._variables)
 
     def add_environment(self, variables: Mapping[str, str]) -> None:
-        """Somebody who came later has set these, or has set them to something else."""
+        """Merge environment variables of a client that joined later."""
         if any(self._base_environment.get(name) != value for name, value in variables.items()):
             self._base_environment |= variables
             self._variables = None
             self.environment_version += 1
 
     def forget(self) -> None:
-        """Expand everything anew the next time: a key may have been replaced since."""
+        """Discard expanded values, because a key may have been replaced since."""
         self._variables = None
 
     def expand(self, text: str, path: KeyPath) -> str:
-        """One text, with the rights of the file that `path` came from. Raises `ExpansionFailed`."""
+        """Expand a value. Commands run only if the file that has set `path` may run them. Raises `ExpansionFailed`."""
         origin = self._snapshot.origins.get(path)
         return Expander(self.environment(), self._run).expand(text, may_run=origin is not None and origin.may_run)
 
     def _expand_section(self, section: str, name: str, kind: type[T]) -> tuple[T, tuple[Problem, ...]]:
         tree = self._snapshot.tree.get(section, {}).get(name)
         if tree is None:
-            raise NotFound(f"Nothing is set for {format_key((section, name))}.")
+            raise NotFound(f"{format_key((section, name))} is not set.")
         expander = Expander(self.environment(), self._run)
         whole, problems = dict(tree), []
         if section == "providers" and not whole.get("id"):
@@ -198,7 +212,7 @@ class Configuration:
         if isinstance(value, dict):
             pairs = {name: self._expand_tree(item, (*path, name), expander) for name, item in value.items()}
             problems = [problem for _, found in pairs.values() for problem in found]
-            # A header or variable that could not be made is left out; so is a header that came out empty.
+            # A header or variable that cannot be expanded is left out, and so is a header with an empty value.
             drops_empty = path[-1] in _HEADERS
             return {
                 name: item for name, (item, found) in pairs.items() if not found and (item != "" or not drops_empty)
@@ -213,8 +227,6 @@ class Configuration:
             return expander.expand(value, may_run=origin.may_run), []
         except ExpansionFailed as error:
             return "", [Problem("error", origin.file, origin.line, format_key(path), str(error))]
-
-    # Reading
 
     def _is_stale(self) -> bool:
         if self.trust.signature() != self._trust_signature:
@@ -254,7 +266,9 @@ class Configuration:
         return ConfigSnapshot(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
 
     def _store(self, source: SettingsSource, loaded: LoadedFile) -> None:
-        """What is broken changes nothing, unless there is nothing good to keep: then what fits of it is used."""
+        """Store a file that was read. One with errors does not replace the last good content; if there is none, its
+        valid part is used.
+        """
         self._loaded[source.path] = loaded
         if loaded.is_good or (loaded.data is not None and source.path not in self._last_good):
             self._last_good[source.path] = loaded
@@ -278,15 +292,16 @@ class Configuration:
             and (good := self._last_good.get(source.path)) is not None
             and good.data is not None
         ]
-        # A project without settings can be trusted too: then its programs may be used. The first file takes that back.
+        # A project without settings files can be trusted too, so that its programs may run. Its first file changes the
+        # digest and revokes that.
         digest, anchor = project_digest(files), posixpath.dirname(files[-1][0]) if files else self.locations.root
         is_trusted = self.trust.is_trusted(anchor, digest)
         return Project(tuple(path for path, _ in files), anchor, digest, is_trusted)
 
 
 def _add_restrictions(good: LoadedFile, latest: LoadedFile) -> LoadedFile:
-    """Add the deny and ask rules of a file whose other contents are not in force: a mistake elsewhere in it must not
-    switch off what it forbids.
+    """Add the deny and ask rules of the latest content, whose other settings are not in effect: an error elsewhere in
+    the file must not disable its restrictions.
     """
     permissions, lines = dict(good.tree.get("permissions", {})), dict(good.lines)
     for name in ("deny", "ask"):

@@ -1,7 +1,7 @@
-"""Keys and tokens of providers, apart from the settings: in the system's keyring, else in a file that is its owner's.
+"""API keys and OAuth tokens of providers, in the system keyring or in a file that only its owner can read.
 
-A key goes in and comes out whole; nothing here shows, logs or repeats one. A keyring cannot be asked what it holds,
-so the file also lists the names that are in it.
+They are stored apart from the settings and never logged or repeated in messages. A keyring cannot list its entries, so
+the file also contains the names of the keys that are in the keyring. `TokenRefresher` renews expired tokens.
 """
 
 import asyncio
@@ -36,26 +36,24 @@ __all__ = [
 ]
 
 
-# The system's keyring, if there is one that works. Whatever it does, it never keeps a key from being stored.
-
 _SERVICE = "holdfast"
 
 
 class KeyringFailed(HoldfastError):
-    """The keyring refused."""
+    """The keyring did not store the key."""
 
 
 class Keyring(Protocol):
-    """Keeps keys by the name of their provider."""
+    """Stores keys by the name of their provider."""
 
     def get(self, provider: str) -> str | None:
-        """None if it is not there, or the keyring cannot be asked now."""
+        """Return the key; None if it is missing or the keyring is not available."""
 
     def put(self, provider: str, key: str) -> None:
-        """Raises `KeyringFailed`."""
+        """Store the key. Raises `KeyringFailed`."""
 
     def remove(self, provider: str) -> None:
-        """Does not mind if it is not there."""
+        """Delete the key, if it is there."""
 
 
 class _SystemKeyring:
@@ -86,7 +84,9 @@ class _SystemKeyring:
 
 
 def system_keyring(environment: Mapping[str, str]) -> Keyring | None:
-    """None without the package, without a keyring that works, or with HOLDFAST_KEYRING=0."""
+    """Return the system keyring. None without the package `keyring`, without a usable backend, or with
+    HOLDFAST_KEYRING=0.
+    """
     if environment.get("HOLDFAST_KEYRING") == "0":
         return None
     try:
@@ -97,9 +97,8 @@ def system_keyring(environment: Mapping[str, str]) -> Keyring | None:
     return _SystemKeyring(backend) if is_usable else None
 
 
-# Keys and tokens of providers, apart from the settings: in the system's keyring, else in a file that is its owner's.
-
 CredentialStorage: TypeAlias = Literal["keyring", "file", "token"]
+"""Storage of a credential: a key in the keyring, a key in the file, or a token in the file."""
 
 _MAX_KEY_LENGTH = 16 * 1024
 _MAX_NAME_LENGTH = 100
@@ -110,7 +109,7 @@ class InvalidKey(BadRequest):
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What signing in gave: good until `expires_at` (seconds since 1970; 0 if nobody said), then refreshed."""
+    """An OAuth token. It is valid until `expires_at` (Unix time; 0 if unknown) and then refreshed."""
 
     access_token: str
     refresh_token: str = ""
@@ -118,9 +117,9 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     token_url: str = ""
     client_id: str = ""
     client_secret: str = ""
-    """Of a client that the server has given one."""
+    """Only of a client to which the server has issued a secret."""
     resource: str = ""
-    """What it is good for, where a server wants to be told."""
+    """The resource indicator (RFC 8707), for servers that require one."""
 
     def __repr__(self) -> str:
         return f"Token(expires_at={self.expires_at}, …)"
@@ -136,7 +135,7 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Credentials:
-    """Of one user, in `path`. Reading a key from a keyring may take a while: a server asks in a thread."""
+    """The credentials of one user, in the file `path`. A keyring may be slow, so a server calls this in a thread."""
 
     def __init__(
         self, path: str, environment: Mapping[str, str] | None = None, *, keyring: Keyring | None = None
@@ -149,13 +148,14 @@ class Credentials:
 
     @property
     def path(self) -> str:
+        """The path of the credentials file."""
         return self._path
 
     def __repr__(self) -> str:
         return f"Credentials({self._path!r})"
 
     def get(self, provider: str) -> str | None:
-        """The key, or the access token if one signed in."""
+        """Return the key of a provider, or its access token, or None."""
         stored = self._current()
         if provider in stored.keyring:
             keyring = self._keyring()
@@ -168,10 +168,10 @@ class Credentials:
         return token.access_token if token is not None else None
 
     def put(self, provider: str, key: str) -> CredentialStorage:
-        """Where it went."""
+        """Store a key, preferably in the keyring. Return its storage."""
         _check(provider, key)
         self._read()
-        # Before the lock: a keyring may ask its owner to open it, and nobody else has to wait for that.
+        # Before the lock: the keyring may ask its user for a password, and other processes must not wait for that.
         is_in_keyring = self._put_in_keyring(provider, key)
         with self._locked():
             stored = self._read()
@@ -184,7 +184,7 @@ class Credentials:
             return "file"
 
     def remove(self, provider: str) -> bool:
-        """Key and token. Whether there was anything."""
+        """Delete key and token of a provider. Return True if there was one."""
         if provider in self._read().keyring and (keyring := self._keyring()) is not None:
             keyring.remove(provider)
         with self._locked():
@@ -201,7 +201,7 @@ class Credentials:
             return True
 
     def providers(self) -> dict[str, CredentialStorage]:
-        """Who has something here, and what."""
+        """Return the providers that have a credential, and its storage."""
         stored = self._current()
         found: dict[str, CredentialStorage] = dict.fromkeys(stored.tokens, "token")
         found |= dict.fromkeys(stored.keys, "file")
@@ -209,9 +209,11 @@ class Credentials:
         return dict(sorted(found.items()))
 
     def token(self, provider: str) -> Token | None:
+        """Return the token of a provider, or None."""
         return self._current().tokens.get(provider)
 
     def put_token(self, provider: str, token: Token) -> None:
+        """Store a token."""
         _check(provider, token.access_token)
         with self._locked():
             stored = self._read()
@@ -248,13 +250,13 @@ class Credentials:
         except FileNotFoundError:
             self._cached, self._signature = _Stored(), None
         except (ValueError, RecursionError):
-            # Without the cause: a parser's message may repeat what it read.
+            # Without the cause: the message of a parser may quote a key.
             self._signature = None
-            raise HoldfastError(f"{self._path} is not valid: mend it, or move it away and log in again.") from None
+            raise HoldfastError(f"{self._path} is not valid: correct it, or move it away and log in again.") from None
         return self._cached
 
     def _write(self, stored: _Stored) -> None:
-        # Keys are written seldom; whoever only reads one need not load the writer.
+        # Imported on use: keys are rarely written, and reading them must not load the TOML writer.
         toml = importlib.import_module("tomlkit")
         replace_file(self._path, toml.dumps(msgspec.to_builtins(stored)).encode(), mode=0o600)
 
@@ -266,10 +268,8 @@ def _check(provider: str, key: str) -> None:
         raise InvalidKey
 
 
-# A token that has expired is exchanged for a new one, once: whoever else needs it meanwhile waits for the same one.
-
 Post: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
-"""Sends a form to an address and gives the decoded answer, also when its status is 400."""
+"""Sends a form to an address and returns the decoded response, also for an error status."""
 
 _LOCK_TIMEOUT = 45.0
 _RETRY_INTERVAL = 0.02
@@ -288,7 +288,11 @@ class SignInRequired(ProviderError):
 
 
 class TokenRefresher:
-    """Of all providers of one user."""
+    """Refreshes the tokens of one user.
+
+    A refresh token may be valid only once, so concurrent refreshes of a provider share one request: within the process
+    by a task, between processes by a lock file.
+    """
 
     def __init__(self, credentials: Credentials, now: Callable[[], float] = time.time) -> None:
         self._credentials = credentials
@@ -297,7 +301,9 @@ class TokenRefresher:
         self._refreshing: dict[str, asyncio.Task[Token]] = {}
 
     async def refresh(self, provider: str, post: Post, *, used: str = "") -> Token:
-        """`used` is the access token that was refused. A newer one that somebody else has stored is taken instead."""
+        """Return a new token. `used` is the access token that was refused; if another process has stored a newer one,
+        that is returned. Raises `SignInRequired`, `ProviderError`, `NotFound` or `Conflict`.
+        """
         task = self._refreshing.get(provider)
         if task is None:
             task = self._tasks.start(
@@ -311,11 +317,11 @@ class TokenRefresher:
     def _forget(self, provider: str, task: asyncio.Task[Token]) -> None:
         self._refreshing.pop(provider, None)
         if not task.cancelled():
-            # Those who asked have it; if they have all gone, nobody needs to hear of it.
+            # Mark the exception as retrieved: the callers have received it, or have been cancelled.
             task.exception()
 
     async def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for refreshes in progress."""
         await self._tasks.drain()
 
     async def _refresh(self, provider: str, post: Post, used: str) -> Token:
@@ -324,7 +330,7 @@ class TokenRefresher:
             await self._acquire(descriptor, provider)
             token = self._credentials.token(provider)
             if token is None:
-                raise NotFound(f"Nobody has signed in at {provider}: holdfast login {provider}.")
+                raise NotFound(f"Not signed in at {provider}: holdfast login {provider}.")
             if self._is_newer(token, used):
                 return token
             fresh = await self._exchange(provider, token, post)
@@ -364,7 +370,7 @@ class TokenRefresher:
         except HoldfastError:
             raise
         except Exception as error:
-            # Its text may hold the form.
+            # Without the cause: its message may contain the form.
             kind = type(error).__name__
             message = f"The token of {provider} could not be refreshed ({kind}): try again."
             raise ProviderError(message, trouble="connection") from None
@@ -375,7 +381,7 @@ class TokenRefresher:
         if not isinstance(access, str) or not access:
             if answer.get("error") in _REVOKED:
                 raise SignInRequired(provider)
-            raise ProviderError(f"{provider} gave no new token: try again, or holdfast login {provider}.")
+            raise ProviderError(f"{provider} returned no new token: try again, or holdfast login {provider}.")
         renewed, seconds = answer.get("refresh_token"), answer.get("expires_in")
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         return Token(

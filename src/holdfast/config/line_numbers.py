@@ -1,9 +1,8 @@
-"""On which line of a file each key stands. Pure.
+"""Line numbers of the keys in TOML and JSON files. Pure.
 
-The parsers of TOML and JSON keep no lines, and a message without one sends its reader searching. This reads only as
-much of the two languages as it takes to follow keys and skip values, once from front to back. What is not valid
-ends the walk: the real parser then says what is wrong with it. Keys that are nested deeper than anybody needs are
-refused here, before a parser spends its time on them.
+The parsers do not report lines, and an error message without one is hard to follow. The scanners here know only enough
+of the two languages to follow keys and skip values, in one pass. Invalid syntax ends the scan: the real parser then
+reports it. Keys that are nested too deeply are refused here, before a parser would recurse into them.
 """
 
 import re
@@ -13,6 +12,7 @@ from typing import TypeAlias
 __all__ = ["MAX_DEPTH", "KeyPath", "TooDeep", "json_duplicates", "json_lines", "toml_lines"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
+"""Path of a key: names of objects and indexes of lists."""
 
 MAX_DEPTH = 64
 
@@ -40,11 +40,11 @@ class TooDeep(Exception):
 
 
 class _SyntaxMismatch(Exception):
-    """Not what was expected here; the parser knows better."""
+    """Ends the scan at invalid syntax."""
 
 
 class _Scanner:
-    """A place in a text, the line it is on, and the keys seen so far."""
+    """Position in a text, its line, and the keys found so far."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,6 +54,7 @@ class _Scanner:
         self.duplicates: list[tuple[KeyPath, int]] = []
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
+        """Advance over a match of the pattern and return it, or None."""
         found = pattern.match(self.text, self.at)
         if found is None:
             return None
@@ -63,21 +64,24 @@ class _Scanner:
         return whole
 
     def skip(self, piece: str) -> bool:
+        """Advance over a literal. Return True if it was there."""
         if not self.text.startswith(piece, self.at):
             return False
         self.at += len(piece)
         return True
 
     def record(self, path: KeyPath) -> None:
+        """Record the current line for a path."""
         if len(path) > MAX_DEPTH:
             raise TooDeep(self.line)
         self.lines[path] = self.line
-        # `[a.b]` is where `a` begins too, if nobody has begun it before.
+        # `[a.b]` is also the line of `a`, if it has none yet.
         while len(path) > 1 and (path := path[:-1]) not in self.lines:
             self.lines[path] = self.line
 
 
 def toml_lines(text: str) -> dict[KeyPath, int]:
+    """Return the line of each key of a TOML text. Raises `TooDeep`."""
     scanner = _Scanner(text)
     counts: dict[KeyPath, int] = {}
     base: KeyPath = ()
@@ -152,7 +156,7 @@ def _pair(scanner: _Scanner, base: KeyPath) -> None:
 
 
 def _value(scanner: _Scanner, path: KeyPath) -> None:
-    """The recursion is as deep as the path is long, and no deeper than `DEEPEST`."""
+    """Skip a value and record the keys in it. The recursion is as deep as the path, at most `MAX_DEPTH`."""
     if scanner.skip("["):
         _array(scanner, path)
     elif scanner.skip("{"):
@@ -192,6 +196,7 @@ def _inline_table(scanner: _Scanner, path: KeyPath) -> None:
 
 
 def json_lines(text: str) -> dict[KeyPath, int]:
+    """Return the line of each key of a JSON text. Raises `TooDeep`."""
     return _scan_json(text).lines
 
 

@@ -1,4 +1,4 @@
-"""One file, read and held against the types: its tree, the lines of its keys, and what is wrong with it."""
+"""Loading of one settings file: parse, validate, and collect line numbers and problems."""
 
 import re
 import tomllib
@@ -15,17 +15,17 @@ from holdfast.config.validate import hides_denial, is_independent, validate_tree
 __all__ = ["LoadedFile", "convert_mcp_json", "load", "parse"]
 
 
-# `.mcp.json`: the file in which projects name their MCP servers for any agent. Pure.
+# `.mcp.json` is the file in which projects declare their MCP servers for any coding agent.
 
 _TRANSPORTS = {"streamable-http": "http", "streamable_http": "http", "streamableHttp": "http", "local": "stdio"}
 _FOREIGN_KEYS = frozenset(
     {"description", "alwaysAllow", "autoApprove", "trust", "icon", "gallery", "version", "$schema"}
 )
-"""Keys of other programs, which mean nothing here and are no mistakes."""
+"""Keys of other programs. They have no effect here and are not reported."""
 
 
 def convert_mcp_json(tree: dict[str, Any], lines: dict[KeyPath, int]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The same in our words, with the lines it was written on."""
+    """Convert the content of `.mcp.json` to settings. Line numbers are converted too."""
     servers = tree.get("mcpServers", {})
     if not isinstance(servers, dict):
         return {"mcp": servers}, _rename_paths(lines)
@@ -47,14 +47,12 @@ def _rename_paths(lines: dict[KeyPath, int]) -> dict[KeyPath, int]:
     return {("mcp", *path[1:]): line for path, line in lines.items() if path[:1] == ("mcpServers",)}
 
 
-# One file, read and held against the types: its tree, the lines of its keys, and what is wrong with it.
-
 _TOML_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _JSON_POSITION = re.compile(r"\s*\(byte (\d+)\)$")
 
 
 class LoadedFile(msgspec.Struct, frozen=True):
-    """What a file says. Without data it is not there, or cannot be read."""
+    """The content of a settings file. `data` is None if the file is missing, unreadable or not valid syntax."""
 
     seen: Signature = None
     data: bytes | None = None
@@ -63,16 +61,17 @@ class LoadedFile(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Loaded({len(self.data or b'')} bytes, {len(self.problems)} problems)"
+        return f"LoadedFile({len(self.data or b'')} bytes, {len(self.problems)} problems)"
 
     @property
     def is_good(self) -> bool:
+        """True if there is no error, apart from those that concern a single rule or hook."""
         return not any(problem.severity == "error" and not is_independent(problem.key) for problem in self.problems)
 
 
 def load(source: SettingsSource) -> LoadedFile:
-    """Never raises: whatever is wrong is a problem of the file."""
-    # Before it is read: a change in between is then seen the next time.
+    """Load a settings file. Never raises: errors become problems of the file."""
+    # Taken before the file is read, so that a change in between is detected next time.
     before = file_signature(source.path)
     try:
         data, seen = read_file(source.path)
@@ -85,7 +84,7 @@ def load(source: SettingsSource) -> LoadedFile:
         return LoadedFile(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
-        # Only a file without the word can be known to have held no deny rule.
+        # A file that cannot be parsed may contain a deny rule, unless the word does not occur in it.
         may_hide_deny = source.form != "mcp" and b"deny" in data.lower()
         return LoadedFile(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=may_hide_deny),))
     twice = _duplicate_problems(data, source) if source.form == "json" else ()
@@ -96,8 +95,8 @@ def load(source: SettingsSource) -> LoadedFile:
 
 
 def _duplicate_problems(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
-    """Of a key that is written twice a parser of JSON keeps the last value only."""
-    text = "is written twice: only the last one counts. Join them."
+    """Report duplicate keys: a JSON parser keeps only the last value."""
+    text = "is set twice, and only the last value has an effect: join them."
     return tuple(
         Problem(
             "error" if hides_denial(path) else "warning", source.path, line, format_key(path), text, hides_denial(path)
@@ -107,7 +106,7 @@ def _duplicate_problems(data: bytes, source: SettingsSource) -> tuple[Problem, .
 
 
 def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem | None]:
-    """The tree and the lines of its keys, or the first thing that keeps the file from being read."""
+    """Return the tree and the lines of its keys, or the first syntax error."""
 
     def failure(line: int, text: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem]:
         return {}, {}, Problem("error", file, line, "", text)

@@ -1,7 +1,6 @@
-"""Where settings come from, lowest first: each file stands above those before it.
+"""Locations of the settings files of a workspace, in order of precedence, lowest first.
 
-Everything is computed from a directory and an environment; only the search for the root of the repository looks
-at the disk.
+They are computed from a directory and an environment. Only the search for the root of the repository accesses the disk.
 """
 
 import os
@@ -14,16 +13,16 @@ import msgspec
 __all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "locate_settings", "project_root"]
 
 Form: TypeAlias = Literal["toml", "json", "mcp"]
-"""`mcp` is JSON that speaks of MCP servers alone, as other programs write it."""
+"""`mcp` is the JSON format of `.mcp.json`, which contains MCP servers only."""
 
 Kind: TypeAlias = Literal[
-    "system",  # for everybody on this machine
-    "crush",  # Crush's global file, and what Crush wrote by itself: read only
-    "user",  # written by its user
-    "project",  # comes with the directory: inert until it is trusted
-    "wire",  # set by clients of the server
+    "system",  # for all users of the machine
+    "crush",  # Crush's global settings and its saved choices: read only
+    "user",  # the user's own file
+    "project",  # part of the project: mostly without effect until it is trusted
+    "wire",  # saved by clients of the server
 ]
-"""Whose word it is."""
+"""The owner of a file."""
 
 PROJECT_FILES: tuple[tuple[str, Form], ...] = (
     (".mcp.json", "mcp"),
@@ -37,7 +36,7 @@ _SYSTEM = "/etc/holdfast/config.toml"
 
 
 class SettingsSource(msgspec.Struct, frozen=True):
-    """One file that may hold settings."""
+    """One possible settings file."""
 
     path: str
     form: Form
@@ -45,12 +44,12 @@ class SettingsSource(msgspec.Struct, frozen=True):
 
     @property
     def may_run(self) -> bool:
-        """Whether `$(command)` in it is run. A project's may once it is trusted."""
+        """True if `$(command)` in it is executed. Project files gain this by trust."""
         return self.kind in ("system", "crush", "user")
 
 
 class SettingsLocations(msgspec.Struct, frozen=True):
-    """All files of one workspace, lowest first, and where things are written."""
+    """All settings files of one workspace, lowest precedence first, and the files that are written."""
 
     directory: str
     root: str
@@ -63,13 +62,13 @@ class SettingsLocations(msgspec.Struct, frozen=True):
 
     @property
     def private_directories(self) -> tuple[str, ...]:
-        """The directories of the user's own settings and credentials."""
+        """The directories with the user's own settings and credentials."""
         own = (self.user_file, self.credentials_file, *(item.path for item in self.sources if item.kind == "crush"))
         return tuple(dict.fromkeys(map(os.path.dirname, own)))
 
     @property
     def project_file(self) -> str:
-        """The project's own TOML file: the highest there is, else one in its root."""
+        """The TOML file of the project to write to: the existing one of highest precedence, else one in its root."""
         for source in reversed(self.sources):
             if source.kind == "project" and source.form == "toml" and os.path.lexists(source.path):
                 return source.path
@@ -77,7 +76,7 @@ class SettingsLocations(msgspec.Struct, frozen=True):
 
 
 def project_root(directory: str) -> str:
-    """The nearest directory above, or this one, that holds `.git`. Without one a project is its directory."""
+    """Return the nearest directory, from this one upwards, that contains `.git`, or the directory itself."""
     path = directory
     while True:
         if os.path.lexists(join(path, ".git")):
@@ -100,7 +99,10 @@ def _directories_between(root: str, directory: str) -> Iterator[str]:
 def locate_settings(
     directory: str, environment: Mapping[str, str], *, data_dir: str, workspace_id: str = "", system: str = _SYSTEM
 ) -> SettingsLocations:
-    """`directory` is a real path. Without a workspace's id the settings made for it over the wire are left out."""
+    """Return the settings files for a directory, which must be a real path.
+
+    Without a workspace id, the settings that clients have saved for the workspace are left out.
+    """
     home = environment.get("HOME") or "/"
     config = join(_base(environment, "XDG_CONFIG_HOME", home, ".config"), "holdfast")
     crush = environment.get("CRUSH_GLOBAL_CONFIG") or join(
@@ -137,6 +139,6 @@ def locate_settings(
 
 
 def _base(environment: Mapping[str, str], name: str, home: str, default: str) -> str:
-    """By the rules of the XDG directories a path that is not absolute does not count."""
+    """Return an XDG base directory. By the XDG specification a relative path is ignored."""
     chosen = environment.get(name, "")
     return chosen if chosen.startswith("/") else join(home, default)

@@ -1,7 +1,7 @@
-"""Several trees become one, and every value keeps the name of the file it came from. Pure.
+"""Merge of settings trees, with the origin of each value. Pure.
 
-Objects are merged, scalars are replaced. Lists that are collections are joined, without duplicates; lists whose
-order or number means something (the arguments of a command) are replaced. Models are merged by their ids.
+Objects are merged and scalars replaced. Lists that are sets are joined without duplicates; lists whose order matters,
+such as the arguments of a command, are replaced. Models are merged by their ids.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _COLLECTIONS = {
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value was written. `may_run` says whether a `$(command)` in it is run."""
+    """File and line of a value. `may_run` is true if a `$(command)` in it is executed."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The tree of one file."""
+    """The tree of one file, with the lines of its keys."""
 
     tree: dict[str, Any]
     file: str
@@ -44,16 +44,17 @@ class Layer(msgspec.Struct, frozen=True):
         return f"Layer({self.file!r})"
 
     def origin(self, path: KeyPath) -> Origin:
+        """Return the origin of a key. A key without a line has that of its parent."""
         line = self.lines.get(path) or self.lines.get(path[:-1], 0)
         return Origin(self.file, line, self.may_run)
 
 
 OriginTree: TypeAlias = Any
-"""The shape of a tree, with an origin in place of every value."""
+"""A tree of the same shape as the settings, with an origin in place of each value."""
 
 
 def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, Origin]]:
-    """Lowest first. The second answer has the origin of every value, by its place in the first."""
+    """Merge layers, lowest precedence first. Return the tree and the origin of each of its values."""
     tree: dict[str, Any] = {}
     marks: dict[str, OriginTree] = {}
     for layer in layers:
@@ -84,7 +85,7 @@ def _overlay(
 
 
 def _identity(path: KeyPath) -> Callable[[Any], Any] | None:
-    """What makes two items of the list at a path the same; None if it is replaced as a whole."""
+    """Return the function that identifies equal items of the list at `path`; None if the list is replaced."""
     if len(path) == 2 and path[0] == "hooks":
         return _encode
     if len(path) == 3 and path[0] == "providers" and path[2] == "models":

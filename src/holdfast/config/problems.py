@@ -1,4 +1,4 @@
-"""What is wrong with a file, said so that it can be mended. Values are never repeated: they may be keys. Pure."""
+"""Problems of settings files, and key paths as text. Messages never contain values, which may be secrets. Pure."""
 
 import re
 from typing import Literal, TypeAlias
@@ -23,16 +23,16 @@ class BadKey(BadRequest):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing to mend: where it is, and what was expected there. An error keeps a setting from taking effect."""
+    """A problem in a settings file. An error keeps a setting from taking effect."""
 
     severity: Severity
     file: str
     line: int
-    """0 if it is the file as a whole."""
+    """0 if the problem concerns the whole file."""
     key: str
     text: str
     hides_denial: bool = False
-    """Whether it may be a deny rule that is not in force."""
+    """True if a deny rule may be without effect because of the problem."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -40,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def format_key(path: KeyPath) -> str:
-    """A path as it is written on a command line: `providers."my.own".models[0].id`."""
+    """Return a path as it is written on a command line: `providers."my.own".models[0].id`."""
     text = ""
     for name in path:
         if isinstance(name, int):
@@ -53,7 +53,7 @@ def format_key(path: KeyPath) -> str:
 
 
 def parse_key(text: str) -> KeyPath:
-    """The path that was written."""
+    """Parse a path. Raises `BadKey`."""
     if len(text) > _MAX_LENGTH:
         raise BadKey
     path: list[str | int] = []

@@ -1,7 +1,8 @@
-"""Which values are nobody else's business, and how they are shown instead.
+"""Redaction of secrets in settings and in text. Pure.
 
-A template says where a key comes from and is shown as it was written; a key itself is shown as `set`. Values are
-judged by the name they stand under, and by their looks: a key in an address or an argument is a key too.
+A secret in the settings is shown as `set`. A template such as `$OPENAI_API_KEY` names the source of a secret and is
+shown as it is. Secrets are recognised by the names of their keys and by their form: a URL or an argument may contain a
+key too. `redact_text` does the same for logs and reports, which have no keys.
 """
 
 import re
@@ -14,8 +15,9 @@ __all__ = ["HIDDEN", "SET", "is_named_secret", "is_secret", "redact", "redact_te
 
 
 SET = "set"
+"""Text that is shown in place of a secret setting."""
 
-# As texts: most workspaces have no settings to hide anything of, so they are compiled when the first one comes.
+# Patterns are strings, compiled on first use: most workspaces have no settings to redact.
 _SECRET_NAME = (
     r"(?i)(?:^|[_.-])(?:api[_-]?key|apikey|access[_-]?key|key|token|secret|password|passwd|authorization|auth|cookie"
     r"|credentials?|bearer|pat)$"
@@ -36,13 +38,13 @@ _AUTH_SCHEMES = frozenset({"", "bearer", "basic", "token"})
 _SECRET_SECTIONS = frozenset({"env", "headers", "extra_headers", "oauth", "oauth_token"})
 _NOT_SECRET = frozenset(
     {"aws_auth_refresh", "max_tokens", "default_max_tokens", "token_url", "auth_url", "client_id"}
-    # Numbers beside a token: a stock client that finds a word in their place drops all that came with it.
+    # Numbers beside a token: a stock client that finds text in their place discards the whole object.
     | {"expires_at", "expires_in", "auth_style"}
 )
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Whether what stands under a key is, or may be, a secret, by its names."""
+    """Return True if the value at this path may be a secret, by the names on the path."""
     names = [name for name in path if isinstance(name, str)]
     if not names or names[-1] in _NOT_SECRET:
         return False
@@ -52,26 +54,28 @@ def is_secret(path: KeyPath) -> bool:
 
 
 def is_named_secret(path: KeyPath) -> bool:
-    """Whether its own name says so. Variables and headers may hold secrets; `API_KEY` certainly does."""
+    """Return True if the last name denotes a secret, such as `API_KEY`. Variables and headers with other names may
+    still contain one (`is_secret`).
+    """
     names = [name for name in path if isinstance(name, str)]
     return len(names) > 1 and names[-1] not in _NOT_SECRET and re.search(_SECRET_NAME, names[-1]) is not None
 
 
 def redact_value(value: object, path: KeyPath) -> object:
-    """One value as it may be shown."""
+    """Return one value with secrets replaced."""
     if not isinstance(value, str):
         return SET if is_secret(path) and value not in (None, False, True) else value
     if is_secret(path) and value:
         return _redact_template(value)
     head, end, scope = value.rpartition(")")
     if path[:1] == ("permissions",) and scope.startswith((" in /", " to /")):
-        # The paths of a saved rule are shown as they are: a directory may look like a key.
+        # The path of a saved rule is not redacted: the name of a directory may have the form of a key.
         return _redact_patterns(head) + end + scope
     return _redact_patterns(value)
 
 
 def redact(value: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401 - any JSON
-    """A whole tree as it may be shown."""
+    """Return a tree with secrets replaced."""
     if isinstance(value, dict):
         return {name: redact(item, (*path, name)) for name, item in value.items()}
     if isinstance(value, list):
@@ -80,7 +84,7 @@ def redact(value: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _redact_template(value: str) -> str:
-    """Where a secret comes from, without what is written out beside it."""
+    """Return a template without literal text that may be a secret."""
     if not is_template(value):
         return SET
     try:
@@ -108,7 +112,7 @@ def _redact_patterns(value: str) -> str:
 
 
 def _redact_arguments(items: list[Any]) -> list[Any]:
-    """In the arguments of a command a key may follow its name: `--token X`, `--token=X`."""
+    """Redact command arguments, where a key may follow its option: `--token X`, `--token=X`."""
     result: list[Any] = []
     after_flag = False
     for item in items:
@@ -125,9 +129,8 @@ def _redact_arguments(items: list[Any]) -> list[Any]:
     return result
 
 
-# Redaction of keys, tokens and passwords in text. Pure.
-
 HIDDEN = "[hidden]"
+"""Text that replaces a secret in other text."""
 
 _SECRET_WORDS = "api[_-]?key|secret|token|passw(?:or)?d|passphrase|credential|authorization|cookie|private[_-]?key"
 # Every repetition is bounded, so that no text takes long. The expressions are compiled on first use.

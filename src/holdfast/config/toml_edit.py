@@ -1,6 +1,6 @@
-"""Changes one setting in a TOML file and leaves the rest as its owner wrote it: comments, order, spacing.
+"""Changes of single settings in a TOML file that preserve its comments, order and spacing.
 
-A change that does not fit the types, or that would alter anything else, changes nothing.
+A change that is not valid, or that would alter any other setting, is refused and the file stays as it is.
 """
 
 import copy
@@ -26,7 +26,7 @@ class CannotWrite(BadRequest):
 
 
 def parse_value(text: str, path: KeyPath) -> object:
-    """A value as it is written in TOML; anything else is text. What must be text is taken as it is."""
+    """Parse a value in TOML syntax. Anything else, and any value of a key that requires text, is taken as text."""
     try:
         read = tomlkit.parse(f"x = {text}\n").unwrap()
     except (TOMLKitError, ValueError, RecursionError):
@@ -40,16 +40,14 @@ def _fits(path: KeyPath, value: object) -> bool:
 
 
 def set_value(file: str, path: KeyPath, value: object, *, mode: int | None = None) -> None:
-    """`mode` is for a file whose mode matters; without it an existing file keeps the one it has."""
+    """Set a key in a file. Without `mode`, an existing file keeps its mode. Raises `CannotWrite`."""
     if key_type(path) is None:
-        raise CannotWrite(
-            f"{format_key(path)}: {next(iter(value_problems(path, value)), 'is not a key that is known.')}"
-        )
+        raise CannotWrite(f"{format_key(path)}: {next(iter(value_problems(path, value)), 'is not a known key.')}")
     _change(file, path, value, mode=mode, removes=False)
 
 
 def unset_value(file: str, path: KeyPath, *, mode: int | None = None) -> None:
-    """Raises `NotFound` if the file does not set it."""
+    """Remove a key from a file. Raises `NotFound` if the file does not set it, and `CannotWrite`."""
     _change(file, path, None, mode=mode, removes=True)
 
 
@@ -58,9 +56,9 @@ def _change(file: str, path: KeyPath, value: object, *, mode: int | None, remove
         data, seen = _read_or_empty(file)
         before, lines, problem = parse(data, "toml", file)
         if problem is not None:
-            raise CannotWrite(f"{problem} Mend it first: nothing was changed.")
+            raise CannotWrite(f"{problem} Correct it first: nothing was changed.")
         wanted = _apply_change(before, path, value, file, removes=removes)
-        # What was wrong elsewhere may stay as it is; what is written now has to fit.
+        # Existing errors elsewhere in the file are tolerated; the new value has to be valid.
         old = {
             problem.key for problem in validate_tree(before, file, lines).problems if not _is_within(problem.key, path)
         }
@@ -87,7 +85,7 @@ def _is_within(key: str, path: KeyPath) -> bool:
 
 
 def _without_empty_tables(tree: Any) -> Any:  # noqa: ANN401 - any TOML
-    """Without empty tables: the last key of one may take it along."""
+    """Return the tree without empty tables: removing the last key of a table may remove the table too."""
     if not isinstance(tree, dict):
         return tree
     pairs = {name: _without_empty_tables(item) for name, item in tree.items()}
@@ -108,7 +106,7 @@ def _mode(file: str, seen: Signature, mode: int | None) -> int:
 
 
 def _apply_change(tree: dict[str, Any], path: KeyPath, value: object, file: str, *, removes: bool) -> dict[str, Any]:
-    """The same tree with the change made, without regard to how it is written."""
+    """Return the tree after the change, against which the edited text is checked."""
     whole = copy.deepcopy(tree)
     place: Any = whole
     for name in path[:-1]:
@@ -119,7 +117,7 @@ def _apply_change(tree: dict[str, Any], path: KeyPath, value: object, file: str,
     if removes or isinstance(last, int):
         _item(place, last, path, file)
     if not isinstance(place, dict | list):
-        raise CannotWrite(f"{format_key(path[:-1])} is not a table in {file}: nothing can be set inside it.")
+        raise CannotWrite(f"{format_key(path[:-1])} is not a table in {file}, so it cannot contain a key.")
     if removes:
         del place[last]  # type: ignore[arg-type]
     else:

@@ -1,8 +1,8 @@
-"""What the files of a project may do before somebody has trusted them, and who is trusted.
+"""Trust in project files: the settings that need it, and the store of trusted contents.
 
-A project's files come with the project: a clone or a pull must not run anything, or send a key somewhere else. Until
-they are trusted they may choose among the models there are, name context files inside the project, and make
-permissions tighter. Trust is given to contents, by hash: any change takes it back.
+Project files are written by other people: a clone or a pull must not execute programs or send a key to another address.
+Until they are trusted they may select among the configured models, name context files inside the project, and restrict
+permissions. Trust is given to contents, by hash, so any change revokes it.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Withheld(msgspec.Struct, frozen=True):
 
 
 def split_untrusted(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withheld, ...]]:
-    """What of a project's file takes effect without trust, and everything else."""
+    """Split a project file into the part that has an effect without trust, and the withheld keys."""
     kept: dict[str, Any] = {}
     refused: list[KeyPath] = []
     lines = dict(layer.lines)
@@ -76,7 +76,7 @@ def _keep_inside(
     lines: dict[KeyPath, int],
     is_inside: Callable[[str], bool],
 ) -> list[str]:
-    """Those that are; each keeps the line it was written on."""
+    """Return the items that are inside the project, and move their line numbers to their new indexes."""
     kept: list[str] = []
     for index, item in enumerate(items):
         if is_inside(item):
@@ -88,7 +88,9 @@ def _keep_inside(
 
 
 def _is_inside(path: str, root: str, directory: str) -> bool:
-    """Links are followed: a project must not have other files of its user read to a model."""
+    """Return True if the path is inside the project. Links are followed: a project must not cause other files of its
+    user to be sent to a model.
+    """
     if path.startswith(("/", "~")) or "$" in path or "\0" in path:
         return False
     real, top = os.path.realpath(os.path.join(directory, path)), os.path.realpath(root)
@@ -96,7 +98,7 @@ def _is_inside(path: str, root: str, directory: str) -> bool:
 
 
 def project_digest(files: Sequence[tuple[str, bytes]]) -> str:
-    """Of all files of a project together, with their paths: taking one away is a change too."""
+    """Return a hash of all files of a project and their paths, so that a removed file changes it too."""
     whole = hashlib.sha256()
     for path, data in files:
         name = os.fsencode(path)
@@ -105,7 +107,7 @@ def project_digest(files: Sequence[tuple[str, bytes]]) -> str:
 
 
 def content_digest(data: bytes) -> str:
-    """Of one file that is trusted by itself."""
+    """Return the hash of one file that is trusted on its own."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -120,10 +122,10 @@ class _Records(msgspec.Struct, frozen=True):
 
 
 class TrustStore:
-    """The projects that are trusted, each by the directory of its deepest file and a hash of all its files.
+    """The store of trusted projects, by the directory of their deepest settings file and a hash of all of them.
 
-    What else a project brings along, its commands, agents and the hooks of other programs, is trusted file by file:
-    a word changed in one of them takes nothing away from the others.
+    Other files of a project (commands, agents, hooks of other programs) are trusted one by one, so that a change of one
+    does not revoke the trust in the others.
     """
 
     def __init__(self, path: str) -> None:
@@ -133,18 +135,20 @@ class TrustStore:
 
     @property
     def path(self) -> str:
+        """The path of the store."""
         return self._path
 
     def signature(self) -> Signature:
+        """Return the signature of the store's file."""
         return file_signature(self._path)
 
     def is_trusted(self, anchor: str, digest: str) -> bool:
-        """A store that cannot be read trusts nobody."""
+        """Return True if the settings files of the project are trusted. An unreadable store trusts no project."""
         record = self._current().projects.get(_json_name(anchor))
         return record is not None and record.digest == digest
 
     def is_file_trusted(self, path: str, digest: str) -> bool:
-        """Whether somebody has trusted these very contents at this place."""
+        """Return True if a file is trusted with this content."""
         record = self._current().files.get(_json_name(path))
         return record is not None and record.digest == digest
 
@@ -157,6 +161,7 @@ class TrustStore:
         return self._records
 
     def problems(self) -> tuple[Problem, ...]:
+        """Return the problem of an unreadable store."""
         try:
             self._read()
         except HoldfastError as error:
@@ -165,20 +170,21 @@ class TrustStore:
         return ()
 
     def trust(self, anchor: str, digest: str, *, at: float) -> None:
+        """Trust the settings files of a project with this hash. `at` is the current time."""
         with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
             projects = {**records.projects, _json_name(anchor): _Record(digest, at)}
             self._write(msgspec.structs.replace(records, projects=projects))
 
     def trust_files(self, files: Mapping[str, str], *, at: float) -> None:
-        """Paths and the digests of what stands there."""
+        """Trust files with these hashes, by path."""
         with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
             new = {_json_name(path): _Record(digest, at) for path, digest in files.items()}
             self._write(msgspec.structs.replace(records, files={**records.files, **new}))
 
     def revoke_files(self, paths: Iterable[str]) -> bool:
-        """Whether there was anything to take back."""
+        """Revoke the trust in files. Return True if there was any."""
         with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
             gone = {_json_name(path) for path in paths}
@@ -189,7 +195,7 @@ class TrustStore:
             return True
 
     def revoke(self, anchor: str) -> bool:
-        """Whether there was anything to take back."""
+        """Revoke the trust in the settings files of a project. Return True if there was any."""
         with directory_lock(os.path.dirname(self._path)):
             records, _ = self._read()
             projects = dict(records.projects)
@@ -212,11 +218,9 @@ class TrustStore:
 
 
 def _json_name(directory: str) -> str:
-    """File names are bytes; names in JSON are not."""
+    """Return a path as text: file names are bytes, JSON keys are Unicode."""
     return os.fsencode(directory).decode("utf-8", "backslashreplace")
 
 
 def _raise_unusable(path: str, error: Exception) -> NoReturn:
-    raise FileUnreadable(
-        f"{path} is not what was written there: move it away and trust your projects again."
-    ) from error
+    raise FileUnreadable(f"{path} is not a valid trust store: move it away and trust your projects again.") from error

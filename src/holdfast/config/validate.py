@@ -1,6 +1,7 @@
-"""Holds what a file says against the types of the settings, and finds all that does not fit at once. Pure.
+"""Validation of a settings tree against the types in `domain.settings`. Pure.
 
-What fits is kept; what does not is left out and becomes a problem with its key and what was expected.
+All problems are found in one pass. Valid values are kept; each invalid one is left out and becomes a problem with its
+key and the expected type. Deny rules get special care: a mistake that may disable one is always an error.
 """
 
 import difflib
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-# Checks of single values that types cannot express: permission rules, names of tools, hooks. Pure.
+# Checks that types cannot express: permission rules, names of tools and hook events.
 
 _EFFECTS = {"deny": "deny", "ask": "ask", "allow": "allow", "allowed_tools": "allow"}
 _DENYING = re.compile(r"deny|denied|permission|disallow|forbid|block", re.I)
@@ -52,7 +53,7 @@ def known_names(path: KeyPath) -> Sequence[str] | None:
 
 
 def text_problem(path: KeyPath, value: str) -> str:
-    """Return what is wrong with a text at this place; empty if nothing is."""
+    """Return the problem of a text value at this path, or an empty string."""
     match path:
         case ("permissions", str(name), int()) if name in _EFFECTS:
             return _rule_problem(value, _EFFECTS[name])
@@ -61,7 +62,7 @@ def text_problem(path: KeyPath, value: str) -> str:
         case ("hooks", str(event), int(), "matcher"):
             return matcher_trouble(event_of(event), value)
         case ("hooks", _, int(), "command") if not value.strip() or "\0" in value:
-            return "the command is empty." if not value.strip() else "the command holds a NUL character."
+            return "the command is empty." if not value.strip() else "the command contains a NUL character."
         case _:
             return ""
 
@@ -77,7 +78,7 @@ def _rule_problem(text: str, effect: str) -> str:
 
 
 def event_problem(name: str) -> str:
-    """Return what is wrong with the name of a hook's event; empty if it is one."""
+    """Return the problem of the name of a hook event, or an empty string."""
     if event_of(name) is not None:
         return ""
     known = {event.lower(): event for event in HOOK_EVENTS}
@@ -88,7 +89,7 @@ def event_problem(name: str) -> str:
 
 
 def hides_denial(path: KeyPath, value: object = None, *, is_unknown: bool = False) -> bool:
-    """Whether what is wrong at this place may be a deny rule that is not in force."""
+    """Return True if a problem at this path may disable a deny rule, for example by a misspelt key."""
     if path[:1] == ("permissions",):
         if is_unknown:
             name = str(path[-1])
@@ -109,29 +110,30 @@ def _mentions_denial(name: str | int, value: object) -> bool:
 
 
 def is_independent(key: str) -> bool:
-    """Whether a mistake there leaves the rest of its file in force: each rule and each hook stands for itself."""
+    """Return True if a problem with this key leaves the rest of its file in effect: rules and hooks are independent of
+    each other.
+    """
     return key.startswith(("permissions", "hooks", "options.disabled_tools"))
 
-
-# Holds what a file says against the types of the settings, and finds all that does not fit at once. Pure.
 
 _MAX_PROBLEMS = 50
 _MAX_GUESS_LENGTH = 60
 _INVALID: Any = object()
-"""Says that a value was left out."""
+"""Result for a value that is left out."""
 
 
 class Validated(msgspec.Struct, frozen=True):
-    """What of a file can be used, and what cannot."""
+    """The valid part of a tree, and the problems of the rest."""
 
     tree: dict[str, Any]
     problems: tuple[Problem, ...]
 
     def __repr__(self) -> str:
-        return f"Fitted({len(self.problems)} problems)"
+        return f"Validated({len(self.problems)} problems)"
 
 
 def validate_tree(tree: dict[str, Any], file: str, lines: dict[KeyPath, int]) -> Validated:
+    """Validate a tree. `file` and `lines` are for the problems."""
     validator = _Validator(file, lines)
     kept = validator.struct(_settings_type(), tree, ())
     return Validated(kept, validator.all_problems())
@@ -145,7 +147,7 @@ def _settings_type() -> inspect.StructType:
 
 
 def key_type(path: KeyPath) -> inspect.Type | None:
-    """What may stand at a path; None if there is no such key."""
+    """Return the type of the value at a path; None if there is no such key."""
     kind: inspect.Type = _settings_type()
     for at, name in enumerate(path):
         below = _below(kind, name)
@@ -173,7 +175,7 @@ def _below(kind: inspect.Type, name: str | int) -> inspect.Type | None:
 
 
 def leaves(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    """Every value that holds no others, with its path. Empty tables and lists count."""
+    """Yield each scalar, empty table and empty list of a tree with its path."""
     if isinstance(value, dict) and value:
         for name, item in value.items():
             yield from leaves(item, (*path, name))
@@ -202,7 +204,10 @@ class _Validator:
     def _report(
         self, severity: Severity, path: KeyPath, text: str, guess: Sequence[str] = (), *, hides: bool | None = None
     ) -> None:
-        """`guess`: what was written, then all that could have been meant by it. `hides`: a deny rule."""
+        """Add a problem. `guess` is a misspelt name followed by the known names. `hides`: a deny rule may be disabled.
+
+        Problems beyond the limit are only counted, unless they may disable a deny rule.
+        """
         hides = severity == "error" and hides_denial(path) if hides is None else hides
         if len(self._problems) >= _MAX_PROBLEMS and not hides:
             self._omitted.append(severity)
@@ -211,10 +216,10 @@ class _Validator:
         self._problems.append(Problem(severity, self._file, self._line(path), format_key(path), message, hides))
 
     def _report_unknown(self, path: KeyPath, value: object, known: Sequence[str]) -> None:
-        """Report a key that has no effect; one that may hold deny rules is an error."""
+        """Report an unknown key. One that may contain deny rules is an error."""
         hides = hides_denial(path, value, is_unknown=True)
         severity: Severity = "error" if hides or path[0] == "permissions" else "warning"
-        self._report(severity, path, "is not a key that is known here", (str(path[-1]), *known), hides=hides)
+        self._report(severity, path, "is not a known key", (str(path[-1]), *known), hides=hides)
 
     def _line(self, path: KeyPath) -> int:
         for length in range(len(path), 0, -1):
@@ -247,7 +252,7 @@ class _Validator:
             case inspect.AnyType():
                 return self._anything(value, path)
             case _ if value is None:
-                return _INVALID  # a null says nothing
+                return _INVALID  # null is the same as a missing key
             case inspect.StructType() if isinstance(value, dict):
                 return self._nested_struct(kind, value, path)
             case inspect.DictType() if isinstance(value, dict):
@@ -287,7 +292,7 @@ class _Validator:
         return value
 
     def _check_names(self, table: dict[str, Any], path: KeyPath) -> None:
-        """Report names in a table that types leave open."""
+        """Report unknown names in a table whose type allows any name."""
         known = known_names(path)
         for name in table if known is not None else ():
             if name not in (known or ()):
@@ -299,12 +304,13 @@ class _Validator:
     def _check_value(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
         if isinstance(value, str) and (problem := text_problem(path, value)):
             self._report("error", path, problem)
-            # A hook without its matcher would be run for every tool; who runs hooks leaves the whole hook out.
+            # A hook without its matcher would run for each tool, so the value is kept and `extensions.hooks` rejects
+            # the whole hook.
             return value if path[0] == "hooks" else _INVALID
         if len(path) != 3 or path[0] != "providers" or path[2] != "type":
             return value
         if value and value.strip().lower() not in PROVIDER_TYPES:
-            self._report("warning", path, "is not a type that is known", (value, *PROVIDER_TYPES))
+            self._report("warning", path, "is not a known type", (value, *PROVIDER_TYPES))
         return value
 
 
@@ -395,7 +401,7 @@ def _guess(name: str, known: Sequence[str]) -> str:
 
 
 def value_problems(path: KeyPath, value: object) -> list[str]:
-    """What the types say to this value alone. That its neighbours are missing does not matter here."""
+    """Return the problems of a single value. Missing neighbours are ignored."""
     tree: Any = value
     for name in reversed(path):
         tree = [tree] if isinstance(name, int) else {name: tree}

@@ -1,7 +1,7 @@
-r"""What `$` means in a value: `$VAR`, `${VAR}`, `${VAR:-otherwise}`, `$(command)`; `$$` and `\$` are a dollar sign.
+r"""Expansion of values: `$VAR`, `${VAR}`, `${VAR:-default}`, `$(command)`; `$$` and `\$` are a dollar sign.
 
-The reading is pure. A command is run only for those who may, by a function that can be replaced; what comes
-out of it, or out of the environment, is never part of a message.
+Parsing is pure. Commands run only where the caller permits it, through a replaceable function. Messages never contain
+the output of a command or the value of a variable.
 """
 
 import os
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
-"""Runs a command of a configuration file with an environment and gives its output."""
+"""Runs a command of a settings file with an environment and returns its output."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL = re.compile(r"\$|\\\$")
 COMMAND_TIMEOUT = 10.0
-"""Seconds that a command may take."""
+"""Maximum seconds for a command."""
 MAX_OUTPUT_BYTES = 64 * 1024
 
 
@@ -50,7 +50,7 @@ class ExpansionFailed(BadRequest):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable, and what stands for it when it is unset or empty; None if nothing does."""
+    """A variable, and its default when it is unset or empty; None if it has no default."""
 
     name: str
     default: "tuple[Piece, ...] | None" = None
@@ -60,7 +60,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command whose output is meant."""
+    """A command that is replaced by its output."""
 
     text: str
 
@@ -72,7 +72,7 @@ Piece: TypeAlias = str | Variable | Command
 
 
 def is_template(text: str) -> bool:
-    """Whether there is anything to expand. A text that cannot be read counts as one."""
+    """Return True if the text contains a variable or a command. Text with a syntax error counts as a template."""
     if "$" not in text:
         return False
     try:
@@ -82,7 +82,7 @@ def is_template(text: str) -> bool:
 
 
 def read_template(text: str, *, depth: int = 0) -> tuple[Piece, ...]:
-    """The pieces of a value. Raises `ExpansionFailed` if a brace or parenthesis is not closed."""
+    """Parse a value. Raises `ExpansionFailed` if a brace or parenthesis is not closed."""
     if depth > MAX_DEPTH:
         raise ExpansionFailed(f"The value is nested deeper than {MAX_DEPTH} levels.")
     pieces: list[Piece] = []
@@ -119,12 +119,12 @@ def _read_braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
     if name.end() == end:
         return Variable(name[0]), end + 1
     if not text.startswith(":-", name.end()):
-        raise ExpansionFailed(f"${{{name[0]}…}} is not understood: write ${{{name[0]}}} or ${{{name[0]}:-otherwise}}.")
+        raise ExpansionFailed(f"${{{name[0]}…}} is not understood: write ${{{name[0]}}} or ${{{name[0]}:-default}}.")
     return Variable(name[0], read_template(text[name.end() + 2 : end], depth=depth + 1)), end + 1
 
 
 def _find_closing(text: str, at: int, opening: str, closing: str) -> int:
-    """Where what was opened before `at` ends. Quotes hide what they hold."""
+    """Return the index of the closing bracket. Quoted brackets do not count."""
     depth, quote = 1, ""
     while at < len(text):
         letter = text[at]
@@ -145,14 +145,14 @@ def _find_closing(text: str, at: int, opening: str, closing: str) -> int:
 
 
 class Expander:
-    """Puts values in, from an environment that is given, never from the one of this process."""
+    """Expands values with a given environment, never with that of this process."""
 
     def __init__(self, environment: Mapping[str, str], run: CommandRunner | None = None) -> None:
         self._environment = environment
         self._run = run or run_command
 
     def expand(self, text: str, *, may_run: bool) -> str:
-        """Blocks as long as its commands take: 10 seconds each at most. Raises `ExpansionFailed`."""
+        """Expand a value. Blocks while its commands run, at most 10 seconds each. Raises `ExpansionFailed`."""
         return text if "$" not in text else self._expand_pieces(read_template(text), may_run=may_run)
 
     def _expand_pieces(self, pieces: tuple[Piece, ...], *, may_run: bool) -> str:
@@ -180,7 +180,7 @@ class Expander:
 
 
 def run_command(command: str, environment: Mapping[str, str]) -> str:
-    """The output of a shell's command, without the white space around it. Ends all it started, whatever happens."""
+    """Run a shell command and return its output without surrounding white space. Its process group is always killed."""
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
@@ -199,25 +199,31 @@ def run_command(command: str, environment: Mapping[str, str]) -> str:
 
 
 def start_error() -> ExpansionFailed:
+    """Return the error for a command that cannot be started."""
     return ExpansionFailed("The command in $(…) cannot be started.")
 
 
 def command_output(output: bytes, status: int | None) -> str:
-    """What the output of a command that ended so means; None is for one that did not end. Raises `ExpansionFailed`."""
+    """Return the output of a finished command as text. `status` is None if it was still running at the time limit.
+
+    Raises `ExpansionFailed` unless the command succeeded within its limits.
+    """
     if status is None:
         raise ExpansionFailed(f"The command in $(…) did not end within {COMMAND_TIMEOUT:.0f} seconds.")
     if len(output) > MAX_OUTPUT_BYTES:
-        raise ExpansionFailed(f"The command in $(…) said more than {MAX_OUTPUT_BYTES // 1024} KiB.")
+        raise ExpansionFailed(f"The command in $(…) printed more than {MAX_OUTPUT_BYTES // 1024} KiB.")
     if status != 0:
         raise ExpansionFailed(f"The command in $(…) failed with status {status}: run it in a terminal to see why.")
     try:
         return output.decode().strip()
     except UnicodeDecodeError:
-        raise ExpansionFailed("The command in $(…) said something that is not UTF-8.") from None
+        raise ExpansionFailed("The output of the command in $(…) is not UTF-8.") from None
 
 
 def _read_output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
-    """A process that left the command's group may hold the pipe for ever: the limit is on the clock, not on the end."""
+    """Read output and status until the time limit. A process that left the group may keep the pipe open, so the end of
+    the output cannot be relied on.
+    """
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     deadline = time.monotonic() + COMMAND_TIMEOUT

@@ -7,7 +7,7 @@ they are carried out one after the other, outside of any run's task, so that no 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -39,7 +39,7 @@ from holdfast.engine.lifecycle import (
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId
 from holdfast.engine.prompt_hooks import opening, prompt_message
-from holdfast.engine.recorder import Recorder, for_a_moment
+from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_context import RunContext, StartSubagent
 from holdfast.engine.run_end import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
 from holdfast.engine.titles import Titler
@@ -79,6 +79,38 @@ class ActiveRuns(dict[RunId, RunState]):
         return next(turns, None)
 
 
+_HOLD_SECONDS = 0.002
+"""Maximum delay of a cancel's write. A second sync costs about as much."""
+
+
+class EndHold:
+    """Delays the write of a cancel until the ends that it causes are put, so that one sync stores them all.
+
+    `head_finished` is done when the cancelled head has finished: the outbox then stores its end together with those of
+    the waiting runs. `ends_put` is done when the recorder has all of these ends: the recorder then commits. Both are
+    done after `_HOLD_SECONDS` at the latest, in this order: if the head is slow to stop, the ends of the waiting runs
+    are put in the step that `head_finished` resumes, before the recorder resumes.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.head_finished: asyncio.Future[None] = loop.create_future()
+        self.ends_put: asyncio.Future[None] = loop.create_future()
+        self._timer = loop.call_later(_HOLD_SECONDS, self.release)
+
+    def finish_head(self) -> None:
+        """Let the outbox store the ends."""
+        if not self.head_finished.done():
+            self.head_finished.set_result(None)
+
+    def release(self) -> None:
+        """Let the recorder commit."""
+        self._timer.cancel()
+        self.finish_head()
+        if not self.ends_put.done():
+            self.ends_put.set_result(None)
+
+
 class PendingEnd:
     """An end that was decided and is on its way to the store."""
 
@@ -86,7 +118,7 @@ class PendingEnd:
         self.session = session
         self.end = end
         self.is_put = False
-        """Whether the recorder has it."""
+        """Whether the end was put to the recorder."""
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -161,9 +193,6 @@ async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
 
 # The shell around the lifecycle machine: it carries out what `lifecycle.py` decides and decides nothing.
 
-_QUICK_PASSES = 8
-"""Of the loop. Fewer than the recorder waits, so that a cancel still meets the ends it causes."""
-
 
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
@@ -204,6 +233,7 @@ class Engine:
         self._active = ActiveRuns() if active_runs is None else active_runs
         self._outboxes: dict[SessionId, deque[Effect]] = {}
         self._ends: dict[RunId, PendingEnd] = {}
+        self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
         if subagents is not None:
@@ -216,7 +246,7 @@ class Engine:
         return self._lanes.get(session) or Lane(closing=self.closing)
 
     def is_busy(self, session: SessionId | None = None) -> bool:
-        return any(lane.head for lane in self._lanes.values()) if session is None else bool(self.lane(session).head)
+        return bool(self._lanes) if session is None else self.lane(session).head is not None
 
     def covered_by_cancel(self, session: SessionId) -> tuple[RunId, ...]:
         """All that a cancel stops now, and what an earlier one has stopped whose end is not stored yet."""
@@ -229,7 +259,8 @@ class Engine:
         if (ending := self._ends.get(run)) is not None:
             return ending.end.outcome == "cancelled"
         lane = self.lane(session)
-        return lane.cause == "cancel" and run in (lane.head, *lane.folded)
+        head = lane.head
+        return head is not None and head.cause == "cancel" and run in (head.run, *lane.folded)
 
     def is_covered(self, session: SessionId, run: RunId) -> bool:
         """Whether a cancel of the session stops this run now, or an earlier one has and its end is not stored yet."""
@@ -237,11 +268,32 @@ class Engine:
             return ending.end.outcome == "cancelled"
         return run in members(self.lane(session))
 
-    def is_winding_up(self, session: SessionId, runs: Iterable[RunId]) -> bool:
-        """Whether an end of one of these is due that the recorder does not have yet."""
-        if self.lane(session).phase == "cancelling":
-            return True
-        return any(not ending.is_put for run in runs if (ending := self._ends.get(run)) is not None)
+    def hold_for_ends(self, session: SessionId) -> asyncio.Future[None] | None:
+        """Return a future that is done when the ends that were decided in this session are put to the recorder, or
+        after a moment if they take longer. None if there are none.
+        """
+        if not self._is_cancelling(session) and not self._has_unput_ends(session):
+            return None
+        hold = self._holds.get(session)
+        if hold is None or hold.ends_put.done():
+            hold = self._holds[session] = EndHold()
+        return hold.ends_put
+
+    def _has_unput_ends(self, session: SessionId) -> bool:
+        return any(not ending.is_put for ending in self._ends.values() if ending.session == session)
+
+    def _update_hold(self, session: SessionId) -> None:
+        hold = self._holds.get(session)
+        if hold is None or self._is_cancelling(session):
+            return
+        hold.finish_head()
+        if not self._has_unput_ends(session):
+            del self._holds[session]
+            hold.release()
+
+    def _is_cancelling(self, session: SessionId) -> bool:
+        head = self.lane(session).head
+        return head is not None and head.phase == "cancelling"
 
     async def wait_for_end(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
@@ -267,7 +319,7 @@ class Engine:
         """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
-        if lane.head is not None or lane.queue:
+        if lane.head is not None:
             self._lanes[session] = lane
         else:
             self._lanes.pop(session, None)
@@ -281,6 +333,7 @@ class Engine:
                 refusal = effect
             else:
                 self._post(session, effect)
+        self._update_hold(session)
         self._wake_if_quiet(session)
         if was_busy is not bool(self._lanes):
             self._on_busy(not was_busy)
@@ -393,6 +446,8 @@ class Engine:
             waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
             self._ends[effect.run] = PendingEnd(session, effect)
+            if self._is_cancelling(session):
+                self.hold_for_ends(session)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
             return
@@ -408,8 +463,9 @@ class Engine:
             elif isinstance(effect, Fold):
                 await self._fold(effect)
             elif isinstance(effect, End):
-                # What one cancel ends is stored together, if the head is as quick to stop as those that only waited.
-                await for_a_moment(lambda: self.lane(session).phase == "cancelling", _QUICK_PASSES)
+                # The ends that one cancel causes are stored together, if the head is quick to stop.
+                if self._is_cancelling(session) and (hold := self._holds.get(session)) is not None:
+                    await hold.head_finished
                 await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
         self._wake_if_quiet(session)
@@ -452,6 +508,8 @@ class Engine:
                     self._ends[end.run].is_put = True
                 if make == self._bare_ends:
                     self._put_costs(ends)
+                # Without an await before `put`, so that the recorder finds the hold done and the ends in its batch.
+                self._update_hold(session)
                 answer = await self.recorder.put(*operations, announce=announce)
                 if isinstance(answer, Refusal) and make == self._end_operations:
                     raise Conflict(f"The store refused an end: {answer.reason}.")

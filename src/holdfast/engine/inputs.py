@@ -51,7 +51,7 @@ from holdfast.domain.messages import encodable
 from holdfast.domain.runs import AttachmentNote, Prompt, Run
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
-from holdfast.engine.lifecycle import LaneEvent, Refuse, members, transition
+from holdfast.engine.lifecycle import LaneEvent, Refuse, transition
 
 __all__ = ["Inputs", "body_hash"]
 
@@ -144,7 +144,7 @@ class Inputs:
             covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
             folded.update(engine.lane(session).folded)
 
-        operation = ClearQueue(session, () if lane.head is None else (lane.head,), by)
+        operation = ClearQueue(session, () if lane.head is None else (lane.head.run,), by)
         await self._stop(operation, session, lifecycle.ClearQueue(), late)
         # A run that joined a turn while the clear was being written shares that turn's end.
         return tuple(run for run in covered if run not in folded)
@@ -242,7 +242,6 @@ class Inputs:
         `late` hears of them before the lane does. An end that follows at once is stored in the same write.
         """
         engine = self._engine
-        here = members(engine.lane(session))
         if engine.closing:
             engine.stop_requests.add(operation.run_id if isinstance(operation, CancelRun) else session)
         if (refusal := engine.dispatch(session, event)) is not None:
@@ -261,7 +260,7 @@ class Inputs:
             then=stored,
             # What was put before it is in the lane by now, what was put after it is not, and no log names either.
             otherwise=lambda: engine.dispatch(session, event),
-            expects=partial(engine.is_winding_up, session, here),
+            hold=engine.hold_for_ends(session),
         )
         try:
             async with asyncio.timeout(engine.run_context.settings.cancel_write):

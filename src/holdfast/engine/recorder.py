@@ -1,11 +1,18 @@
-"""The one choke point between the engine and its store: every write of a workspace passes here.
+"""The single path between the engine and its store: every write of a workspace passes through the recorder.
 
-Writes go to the store one batch at a time, in the order in which they were put; whatever is put while a
-batch is under way makes the next one. So answers, the calls that tell the lanes, and the publication of
-events all happen in the order of the event numbers, in whatever order the waiting callers wake.
+Theory of operation. Storage never publishes and the bus never stores; the recorder does both. One batch of writes is
+committed at a time; writes that are put meanwhile form the next batch, so a slow disk makes batches larger instead of
+callers slower. After the commit, each write of the batch is completed in the order of its event numbers: `then` (which
+dispatches inputs to their lanes), the caller's future, publication. The order of publication and of dispatched inputs
+is therefore the order of numbers, in whatever order the waiting callers are resumed.
 
-A write has its place in the order from the moment it is put. One that is about to have company may wait a few passes
-of the loop for it: then both are on disk with one sync.
+A write has its place in the order from the moment it is put. It may carry a *hold*: a future that is done once another
+write that follows from it has been put, such as the end that a cancel causes. The batch is not committed before its
+holds are done, so that both are stored with one sync. The owner of a hold limits its duration; a batch that is
+already large is committed without waiting.
+
+A commit has three results. *Done* and *refused* are answers. After *unknown* (the disk failed after the write, the
+connection broke) the recorder reads the last batch until the store can tell whether it was written; it never assumes.
 """
 
 import asyncio
@@ -18,29 +25,16 @@ from holdfast.domain.ledger import Answer, Operation, Receipt, WorkspaceRecord, 
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Recorder", "for_a_moment"]
+__all__ = ["Recorder"]
 
-_LOOK_AGAIN_SECONDS = 0.05
-_MOST_PASSES = 16
-"""So many passes of the loop a write may wait for what follows from it at once."""
-_LONGEST_SECONDS = 0.002
-"""Where many others are at work a pass takes long, and waiting costs more than a second sync."""
-_MANY = 32
-"""So many writes share a sync as it is: they wait for no others, and nobody waits for them."""
-
-
-async def for_a_moment(holds: Callable[[], bool], passes: int) -> None:
-    """As long as it holds, but only for a few passes of the loop."""
-    loop = asyncio.get_running_loop()
-    latest = loop.time() + _LONGEST_SECONDS
-    for _ in range(passes):
-        if not holds() or loop.time() > latest:
-            return
-        await asyncio.sleep(0)
+_READ_AGAIN_SECONDS = 0.05
+"""Pause between two attempts to read the last batch after an unknown result."""
+_LARGE_BATCH = 32
+"""Batches of this size are committed without waiting for their holds."""
 
 
 class _Item(msgspec.Struct):
-    """A write on its way, and what to do with its answer."""
+    """A write that was put, with its callbacks and the future of its caller."""
 
     write: Write
     then: Callable[[Answer], None] | None
@@ -50,7 +44,7 @@ class _Item(msgspec.Struct):
 
 
 class Recorder:
-    """Writes, then tells. Nothing is published that is not stored."""
+    """Stores the operations of one workspace, then publishes their events. Nothing is published before it is stored."""
 
     def __init__(self, ledger: Ledger, record: WorkspaceRecord, outlet: Outlet) -> None:
         self._ledger = ledger
@@ -59,7 +53,8 @@ class Recorder:
         self.tasks = TaskOwner()
         """Owner of the writing task. The engine's outbox tasks belong to it too, so that a drain waits for both."""
         self._waiting: list[_Item] = []
-        self._expecting: list[Callable[[], bool]] = []
+        self._holds: list[asyncio.Future[None]] = []
+        self._released: asyncio.Future[None] | None = None
         self._ticket = 0
         self._is_writing = False
 
@@ -70,17 +65,20 @@ class Recorder:
         then: Callable[[Answer], None] | None = None,
         otherwise: Callable[[], object] | None = None,
         announce: Callable[[Receipt], None] | None = None,
-        expects: Callable[[], bool] | None = None,
+        hold: asyncio.Future[None] | None = None,
     ) -> asyncio.Future[Answer]:
-        """Store the operations together. `then` is called with the answer, in number order, before the events
-        are published, and `otherwise` in its place if they could not be stored; `announce` publishes the events in
-        place of the outlet. All of it happens whether or not anybody still waits for the future.
-        `expects` says whether another write is about to follow from this one.
+        """Store the operations in one transaction and return a future of the answer.
+
+        `then` is called with the answer, in number order, before the events are published; `otherwise` is called
+        instead if they could not be stored. `announce` replaces the publication to the outlet. All of them are called
+        even if the caller no longer waits for the future. `hold` delays the batch until it is done.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if expects is not None:
-            self._expecting.append(expects)
+        if hold is not None:
+            self._holds.append(hold)
+            hold.add_done_callback(self._release)
         self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
+        self._release()
         if not self._is_writing:
             self._is_writing = True
             self.tasks.start(self._drain(), name="recorder")
@@ -89,19 +87,23 @@ class Recorder:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await self._gather()
+                if not self._is_complete():
+                    self._released = asyncio.get_running_loop().create_future()
+                    await self._released
+                self._holds.clear()
                 batch, self._waiting = self._waiting, []
                 await self._write(batch)
         finally:
             self._is_writing = False
 
-    async def _gather(self) -> None:
-        """Let what follows at once from the writes that wait come along."""
-        await for_a_moment(self._expects_more, _MOST_PASSES)
-        self._expecting.clear()
+    def _is_complete(self) -> bool:
+        """Return whether the next batch can be committed."""
+        return len(self._waiting) >= _LARGE_BATCH or all(hold.done() for hold in self._holds)
 
-    def _expects_more(self) -> bool:
-        return len(self._waiting) < _MANY and any(expects() for expects in self._expecting)
+    def _release(self, _: object = None) -> None:
+        """Resume the writing task if it waits for a batch that is complete now."""
+        if self._released is not None and not self._released.done() and self._is_complete():
+            self._released.set_result(None)
 
     async def _write(self, batch: list[_Item]) -> None:
         self._ticket += 1
@@ -113,42 +115,45 @@ class Recorder:
                     item.otherwise()
                 if not item.future.done():
                     item.future.set_exception(error)
-                    # It counts as seen: a caller may have gone away, and then nobody looks.
+                    # Mark the exception as retrieved: the caller may have been cancelled.
                     item.future.exception()
             return
         for item, answer in zip(batch, answers, strict=True):
-            self._tell(item, answer)
+            self._complete(item, answer)
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[Answer]:
         try:
             return await self._ledger.commit(self.record.id, self.record.epoch, self._ticket, writes)
         except StorageUnknown:
-            return await self._look()
+            return await self._read_last_batch()
 
-    async def _look(self) -> Sequence[Answer]:
-        """Nobody knows whether the batch was written: ask until the store can say."""
+    async def _read_last_batch(self) -> Sequence[Answer]:
+        """Return the answers of the batch whose result is unknown. Raises `StorageUnavailable` if it was not written.
+
+        Read until the store responds: any assumption would lose the batch or write it twice.
+        """
         while True:
             try:
                 ticket, answers = await self._ledger.last_batch(self.record.id, self.record.epoch)
             except (StorageUnavailable, StorageUnknown):
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(_READ_AGAIN_SECONDS)
                 continue
             if ticket == self._ticket:
                 return answers
             raise StorageUnavailable
 
-    def _tell(self, item: _Item, answer: Answer) -> None:
+    def _complete(self, item: _Item, answer: Answer) -> None:
         try:
             if item.then is not None:
                 item.then(answer)
-            # Whoever asked goes on after this call, and before the readers it wakes.
+            # The caller is resumed before the subscribers that the publication wakes.
             if not item.future.done():
                 item.future.set_result(answer)
             if isinstance(answer, Receipt):
                 (item.announce or self._publish)(answer)
         except Exception as error:
-            # One listener's mistake must not keep the others from their answers.
-            context = {"message": "telling what was stored failed", "exception": error}
+            # An error in one callback must not keep the other callers from their answers.
+            context = {"message": "publishing a stored write failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
         if not item.future.done():
             item.future.set_result(answer)

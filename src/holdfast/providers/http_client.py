@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,14 +18,18 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from holdfast import __version__
+from holdfast.http11.connection import RequestWatchdog
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["USER_AGENT", "close_connections", "http_client", "in_thread", "post_form"]
+__all__ = ["CURRENT_WATCHDOG", "USER_AGENT", "close_connections", "http_client", "in_thread", "post_form"]
 
 _FORM_SECONDS = 30.0
 USER_AGENT = f"Holdfast/{__version__}"
+
+CURRENT_WATCHDOG: ContextVar[RequestWatchdog | None] = ContextVar("holdfast_watchdog", default=None)
+"""Watchdog of the request made by the current task; reaches our transport through SDKs without a parameter for it."""
 
 _direct: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = WeakKeyDictionary()
 _proxied: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = WeakKeyDictionary()

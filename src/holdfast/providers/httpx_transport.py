@@ -1,4 +1,4 @@
-"""httpx2 transport on top of `connections`, and the shared clients.
+"""httpx2 transport on top of `holdfast.http11`, and the shared clients.
 
 Only `holdfast.providers.http_client` imports this module, in a thread, because importing httpx2 is slow.
 """
@@ -10,16 +10,9 @@ from typing import Any
 import httpx2
 
 from holdfast.domain.surrogates import Halves
-from holdfast.providers.http_connections import (
-    CURRENT,
-    Connection,
-    ConnectionBroken,
-    ConnectionPool,
-    NotReached,
-    Origin,
-    Reply,
-    RequestWatchdog,
-)
+from holdfast.http11.connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
+from holdfast.providers.http_client import CURRENT_WATCHDOG
 
 __all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "mend"]
 
@@ -116,50 +109,50 @@ class Transport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response, whose body is read later."""
         timeouts: dict[str, Any] = request.extensions.get("timeout", {})
-        given = request.extensions.get("watch") or CURRENT.get()
+        given = request.extensions.get("watch") or CURRENT_WATCHDOG.get()
         watch = given or _own_watch(timeouts)
         seconds = timeouts.get("connect") or CONNECT_SECONDS
         try:
-            connection, reply = await self._watched(request, watch, seconds, is_own=given is None)
-        except NotReached as error:
+            connection, head = await self._watched(request, watch, seconds, is_own=given is None)
+        except ConnectError as error:
             raise httpx2.ConnectError(str(error)) from error
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("no connection was made in time") from error
         except ConnectionBroken as error:
             raise httpx2.RemoteProtocolError(str(error)) from error
-        is_page = _is_page(reply)
+        is_page = _is_page(head)
         if is_page:
-            watch.page = reply.status, b""
+            watch.page = head.status, b""
         stream = _Body(connection, watch if is_page else None, watch if given is None else None)
         extensions = {"http_version": b"HTTP/1.1", "connection": connection}
-        return httpx2.Response(reply.status, headers=reply.headers, stream=stream, extensions=extensions)
+        return httpx2.Response(head.status, headers=list(head.fields), stream=stream, extensions=extensions)
 
     async def _watched(
         self, request: httpx2.Request, watch: RequestWatchdog, seconds: float, *, is_own: bool
-    ) -> tuple[Connection, Reply]:
+    ) -> tuple[Connection, Head]:
         try:
             return await self._exchange(request, await request.aread(), watch, seconds)
         except BaseException:
             if is_own:
-                watch.hang_up()
+                watch.abort()
             raise
 
     async def _exchange(
         self, request: httpx2.Request, body: bytes, watch: RequestWatchdog, seconds: float
-    ) -> tuple[Connection, Reply]:
+    ) -> tuple[Connection, Head]:
         url = request.url
         is_secure = url.scheme == "https"
         origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
-        message = _head(request), body
-        if (kept := self.connections.waiting(origin)) is not None:
+        message = _serialize_head(request), body
+        if (kept := self.connections.pop_idle(origin)) is not None:
             try:
                 return kept, await _ask(kept, message, watch)
             except ConnectionBroken:
                 # The server may close an idle connection at the moment of sending. Without a response byte the
                 # request was not processed and is repeated on a new connection.
-                if kept.has_heard or watch.is_over:
+                if kept.has_received or watch.is_over:
                     raise
-        fresh = await self.connections.make(origin, certificates() if is_secure else None, seconds)
+        fresh = await self.connections.connect(origin, certificates() if is_secure else None, seconds)
         return fresh, await _ask(fresh, message, watch)
 
     async def aclose(self) -> None:
@@ -175,22 +168,24 @@ def _own_watch(timeouts: dict[str, Any]) -> RequestWatchdog:
     return watch
 
 
-def _is_page(reply: Reply) -> bool:
+def _is_page(head: Head) -> bool:
     """Return whether this cannot be a model's stream: a web page, or a JSON error with status 200."""
-    kind = next((value for name, value in reply.headers if name.lower() == b"content-type"), b"")
-    return b"text/html" in kind or (reply.status == 200 and b"application/json" in kind)
+    kind = head.headers.get("content-type", "")
+    return "text/html" in kind or (head.status == 200 and "application/json" in kind)
 
 
-async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: RequestWatchdog) -> Reply:
+async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: RequestWatchdog) -> Head:
     try:
         connection.send(message, watch)
         return await connection.head()
     except BaseException:
-        connection.hang_up()
+        connection.abort()
         raise
 
 
-def _head(request: httpx2.Request) -> bytes:
-    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%s: %s" % pair for pair in request.headers.raw]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+def _serialize_head(request: httpx2.Request) -> bytes:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+    try:
+        return serialize_request(request.method, request.url.raw_path.decode("ascii"), headers)
+    except ValueError as error:
+        raise httpx2.LocalProtocolError(str(error)) from error

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.http11.connection import connect_error
 from holdfast.providers.http_client import http_client
-from holdfast.providers.http_connections import not_reached
 from holdfast.providers.model_access import is_loopback
 from holdfast.tasks import TaskOwner
 
@@ -348,7 +348,7 @@ async def _connect_error(url: str) -> str:
     except TimeoutError:
         return "no connection was made in time"
     except OSError as error:
-        return str(not_reached(error))
+        return str(connect_error(error))
     except ValueError as error:
         return str(error)
     writer.close()

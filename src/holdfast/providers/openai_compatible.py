@@ -15,10 +15,12 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.domain.surrogates import Halves, whole_json
+from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
+from holdfast.http11.messages import ConnectionBroken
+from holdfast.http11.sse import SseReader
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
 from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
-from holdfast.providers.http_connections import Connection, ConnectionBroken, ConnectionRefused, RequestWatchdog
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.provider_errors import (
     Place,
@@ -29,7 +31,6 @@ from holdfast.providers.provider_errors import (
     refused_error,
     stall_error,
 )
-from holdfast.providers.sse import EventParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -71,11 +72,11 @@ class CompatibleModel:
         try:
             watch.start()
             read = await exchange.open(client, url, self._headers(request.session_id), body)
-            events, halves, answer = EventParser(), Halves(), ChatResponse()
+            events, halves, answer = SseReader(), Halves(), ChatResponse()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
-                said = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
-                for part in exchange.understood(answer, said):
+                received = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
+                for part in exchange.understood(answer, [event.data for event in received]):
                     yield part
                 if not data:
                     break
@@ -124,7 +125,7 @@ class _Exchange:
             request = client.build_request(
                 "POST", url, headers=headers, content=body, extensions={"watch": self._watch}
             )
-            async with asyncio.timeout(self._watch.patience + _CONNECT_SECONDS):
+            async with asyncio.timeout(self._watch.timeout + _CONNECT_SECONDS):
                 response = self._response = await client.send(request, stream=True)
         except TimeoutError:
             raise self._stalled() from None
@@ -152,7 +153,7 @@ class _Exchange:
             data = await read()
         except (ConnectionBroken, TimeoutError) as error:
             if answer.is_finished:
-                self._watch.hang_up()
+                self._watch.abort()
                 return b""
             raise self._stalled() if self._watch.has_stalled else cut_error(self._place, str(error)) from None
         if not self._has_events:
@@ -188,7 +189,7 @@ class _Exchange:
 
     async def close(self) -> None:
         """Abort the exchange unless it has finished."""
-        self._watch.hang_up()
+        self._watch.abort()
         if self._response is not None and self._connection is None:
             await self._response.aclose()
 
@@ -215,7 +216,7 @@ class _Exchange:
         return whole_json(b"".join(pieces))
 
     def _stalled(self) -> ProviderError:
-        return stall_error(self._place, self._watch.patience, has_begun=self._watch.has_begun)
+        return stall_error(self._place, self._watch.timeout, has_begun=self._watch.has_begun)
 
     def _broken(self, error: Exception) -> ProviderError:
         if self._watch.has_stalled:
@@ -234,7 +235,7 @@ class _Slow:
 
     async def read(self) -> bytes:
         try:
-            async with asyncio.timeout(self._watch.patience):
+            async with asyncio.timeout(self._watch.timeout):
                 data = await anext(self._pieces, b"")
         except TimeoutError:
             self._watch.has_stalled = True

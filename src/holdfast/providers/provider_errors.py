@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.providers.http_connections import ConnectionBroken, ConnectionRefused, NotReached, RequestWatchdog
+from holdfast.http11.connection import ConnectError, ConnectionRefused, RequestWatchdog
+from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers.model_access import is_loopback
 
 __all__ = [
@@ -349,7 +350,7 @@ def _phrase(status: int) -> str:
 
 _BROKEN = {
     "TransportError", "StreamError", "APIConnectionError", "ModelConnectionError", "HTTPClientError", "HTTPError",
-    "ConnectionBroken", "NotReached", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
+    "ConnectionBroken", "ConnectError", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
 }  # fmt: skip
 _GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError"}
 _STUMBLED = {"TypeError", "AttributeError", "LookupError", "UnicodeError"}
@@ -362,7 +363,7 @@ def fault_of(place: Place, watch: RequestWatchdog, error: BaseException | None, 
     if isinstance(error, ProviderError):
         return error
     if watch.has_stalled:
-        return stall_error(place, watch.patience, has_begun=watch.has_begun)
+        return stall_error(place, watch.timeout, has_begun=watch.has_begun)
     if watch.page is not None and watch.page[1]:
         return _instead(place, *watch.page, now=now)
     if error is None:
@@ -383,7 +384,7 @@ def _instead(place: Place, status: int, body: bytes, *, now: float) -> ProviderE
 
 def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -> ProviderError:
     names = {kind.__name__ for item in chain for kind in type(item).__mro__}
-    ours = [item for item in chain if isinstance(item, NotReached | ConnectionBroken)]
+    ours = [item for item in chain if isinstance(item, ConnectError | ConnectionBroken)]
     reason = next((text for item in (*ours, *reversed(chain)) if (text := str(item))), type(chain[0]).__name__)
     if names & _SIGNED_OUT:
         return credentials_error(place, reason)

@@ -17,8 +17,8 @@ from holdfast.distribution import install_command
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
-from holdfast.providers.http_connections import CURRENT, RequestWatchdog
+from holdfast.http11.connection import RequestWatchdog
+from holdfast.providers.http_client import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import session_headers
 from holdfast.providers.provider_errors import Place, credentials_error, cut_error, fault_of, refused_error
@@ -50,7 +50,8 @@ _DEFAULT_URLS = {
     "mistral": "https://api.mistral.ai",
 }
 _SDK = "holdfast.providers.sdk"
-_MODULES = ("history", "parts", "settings")
+_CONVERSION = f"{_SDK}.conversion"
+_SETTINGS = f"{_SDK}.model_settings"
 _GOODBYE_SECONDS = 2.0
 _tasks = TaskOwner()
 
@@ -88,7 +89,7 @@ class PydanticModel:
                 raise fault_of(self._place, watch, None if task.cancelled() else error, now=time.time()) from None
             watch.finish()
         finally:
-            watch.hang_up()
+            watch.abort()
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=_GOODBYE_SECONDS)
@@ -101,8 +102,8 @@ class PydanticModel:
         module, function, extra = self._recipe()
         try:
             self._sdk = await in_thread(f"{_SDK}.{module}")
-            for name in _MODULES:
-                await in_thread(f"{_SDK}.{name}")
+            await in_thread(_CONVERSION)
+            settings = await in_thread(_SETTINGS)
             direct = await in_thread("pydantic_ai.direct")
         except ImportError as error:
             raise self._missing(extra, error) from None
@@ -110,7 +111,7 @@ class PydanticModel:
         try:
             build = getattr(self._sdk, function)
             # Some SDKs accept extra body fields only once, for all requests.
-            body = (await in_thread(f"{_SDK}.settings")).body_for(self._access, self._selection)
+            body = settings.body_for(self._access, self._selection)
             access = msgspec.structs.replace(self._access, body=body)
             self._model = await asyncio.to_thread(build, self._info, access, client)
         except ProviderError:
@@ -147,18 +148,18 @@ class PydanticModel:
     async def _pump(
         self, request: ModelRequest, watch: RequestWatchdog, queue: asyncio.Queue[StreamPart | None]
     ) -> None:
-        CURRENT.set(watch)
-        history, parts, settings = [await in_thread(f"{_SDK}.{name}") for name in _MODULES]
+        CURRENT_WATCHDOG.set(watch)
+        conversion, settings = await in_thread(_CONVERSION), await in_thread(_SETTINGS)
         assert self._sdk is not None
         marks = session_headers(request.session_id)
         headers = {"User-Agent": USER_AGENT, **marks, **self._access.headers}
         asked = settings.settings_for(request, self._info, self._access, self._selection, headers)
-        answer = parts.StreamParts()
+        answer = conversion.StreamParts()
         async with self._direct.model_request_stream(
             self._model,
-            history.conversation(request.messages, self._info, self._model.system),
+            conversion.conversation(request.messages, self._info, self._model.system),
             model_settings=self._known(self._sdk.refine(asked, marks["x-session-id"])),
-            model_request_parameters=history.parameters(request, self._access),
+            model_request_parameters=conversion.parameters(request, self._access),
             instrument=False,
         ) as response:
             async for event in response:

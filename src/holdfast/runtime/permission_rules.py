@@ -12,7 +12,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.workspace.git.readonly_check import git_is_quiet
-from holdfast.workspace.process.program_lookup import expansions, real_path
+from holdfast.workspace.process.program_lookup import expand_glob, real_path
 
 if TYPE_CHECKING:
     from holdfast.permissions.deny_check import ProgramFiles
@@ -75,7 +75,7 @@ def _rules(settings: PermissionSettings, path: str, programs: "ProgramFiles") ->
 
     home = os.path.expanduser("~")
     return RuleSet(
-        settings, path, real=real_path, expansions=expansions, git_is_quiet=git_is_quiet, home=home, programs=programs
+        settings, path, real=real_path, expansions=expand_glob, git_is_quiet=git_is_quiet, home=home, programs=programs
     )
 
 

@@ -115,7 +115,7 @@ class ServerServices:
     ) -> "WorkspaceServices":
         """Return the services of a workspace that a client with this environment opens."""
         if self.overrides.warms_guard:
-            self.guard.warm()
+            self.guard.ensure_started()
         return WorkspaceServices(self, record, environment, publish, on_busy)
 
     async def open_workspace(
@@ -482,7 +482,7 @@ class WorkspaceServices:
             "config files": _existing(source.path for source in self.configuration.locations.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
             "providers": sorted(settings.providers),
-            "language servers": self.extensions.lsp.facts(),
+            "language servers": self.extensions.lsp.status_lines(),
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],

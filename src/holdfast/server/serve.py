@@ -24,7 +24,7 @@ from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
 from holdfast.server.telemetry.observers import Observers, own_options
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
-from holdfast.workspace.process.guard_system import give_memory_back, seal
+from holdfast.workspace.process.guard_system import deny_tracing, return_freed_memory
 
 __all__ = ["LAST_WORDS_SECONDS", "ServerOptions", "run_server", "serve"]
 
@@ -115,8 +115,8 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
 
     A `listener` is bound already, and does not listen yet.
     """
-    seal()
-    give_memory_back()
+    deny_tracing()
+    return_freed_memory()
     with ExitStack() as stack:
         if listener is None:
             bound = UnixListener(options.socket, options.data_dir)

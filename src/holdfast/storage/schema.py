@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.atomic_files import sync_directory
 from holdfast.storage import vacuum
 from holdfast.storage.event_log import EventLog
 
@@ -81,11 +82,7 @@ def create(path: Path, vfs: str | None) -> None:
         with contextlib.suppress(OSError):
             _remove_draft(draft)
         raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(str(path.parent))
 
 
 def _remove_draft(draft: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gates: places where a test holds the scripted model, a tool or the store until it says go. No sleeps."""
+"""Gates: points at which a test suspends the scripted model, a tool or the store. They replace sleeps."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -21,18 +21,18 @@ _tasks = TaskOwner()
 
 
 def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Begin something in the background whose result is looked at later."""
+    """Start a coroutine in the background. Its exception is not logged; the test reads the result later."""
     return _tasks.start(work, name="test", done=lambda task: task.cancelled() or task.exception())
 
 
 async def settle_down(turns: int = 50) -> None:
-    """Let everything that is ready run, and what becomes ready by it."""
+    """Run the event loop until callbacks that are ready, and those they schedule, have run."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object], *, most: int = 100_000) -> None:
-    """Let others run until the condition holds."""
+    """Run the event loop until the condition holds. Raises `AssertionError` if it never does."""
     for _ in range(most):
         if condition():
             return
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], object], *, most: int = 100_000) -> None
 
 
 class Gate:
-    """Whoever comes here waits until it is open. `reached` tells that somebody has come."""
+    """A point that callers pass only while it is open. `reached` is set when the first caller arrives."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self._open = asyncio.Event()
@@ -51,9 +51,11 @@ class Gate:
             self._open.set()
 
     def open(self) -> None:
+        """Let waiting and future callers pass."""
         self._open.set()
 
     def shut(self) -> None:
+        """Suspend future callers."""
         self._open.clear()
 
     async def __call__(self) -> None:
@@ -73,17 +75,21 @@ class GatedModel:
 
     @property
     def info(self) -> ModelInfo:
+        """The description of the scripted model."""
         return self._model.info
 
     @property
     def requests(self) -> list[ModelRequest]:
+        """The requests received so far."""
         return self._model.requests
 
     @property
     def open_streams(self) -> int:
+        """The number of responses being streamed."""
         return self._model.open_streams
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Stream the scripted response, suspended at the gates."""
         await self.before()
         count = 0
         async with aclosing(self._model.stream(request)) as parts:
@@ -95,23 +101,26 @@ class GatedModel:
 
 
 class HeldModel:
-    """A scripted model that is told how to answer while it is being asked, one session at a time."""
+    """A scripted model whose responses are supplied while the requests wait, one per session."""
 
     def __init__(self) -> None:
         self._model = ScriptedModel(lambda request: self._steps[request.session_id])
         self._steps: dict[SessionId, Step] = {}
         self._held: dict[SessionId, asyncio.Future[Step]] = {}
         self.asked: dict[SessionId, ModelRequest] = {}
-        """The requests that wait for an answer."""
+        """The requests that wait for a response."""
 
     @property
     def info(self) -> ModelInfo:
+        """The description of the scripted model."""
         return self._model.info
 
     def answer(self, session: SessionId, *acts: Act) -> None:
+        """Supply the response to the waiting request of a session."""
         self._held[session].set_result(Step(acts))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Wait for the response to be supplied, then stream it."""
         session = request.session_id
         held = self._held[session] = asyncio.get_running_loop().create_future()
         self.asked[session] = request
@@ -125,7 +134,7 @@ class HeldModel:
 
 
 class SimpleTool:
-    """A tool made of a function."""
+    """A tool that calls a function."""
 
     def __init__(
         self,
@@ -141,15 +150,17 @@ class SimpleTool:
 
     @property
     def spec(self) -> ToolSpec:
+        """The name, description and schema of the tool."""
         return self._spec
 
     async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        """Count the call and run the function."""
         self.started += 1
         return await self._act(context, arguments)
 
 
 class GatedTool(SimpleTool):
-    """A tool that waits at its gate, then answers."""
+    """A tool that waits at its gate, then returns a result."""
 
     def __init__(self, name: str, *, is_parallel: bool = False) -> None:
         self.gate = Gate()
@@ -168,22 +179,23 @@ class GatedTool(SimpleTool):
 
 
 class GatedLedger(MemoryLedger):
-    """A store in memory whose commits can be held before they take effect, and that keeps what it was given."""
+    """A store in memory whose commits can be suspended or refused, and which records the writes it committed."""
 
     def __init__(self) -> None:
         self.gate = Gate(is_open=True)
         self.error: Exception | None = None
         self.batches: list[Sequence[Write]] = []
         self.asked = asyncio.Event()
-        """Set by every attempt to commit, also by one that fails."""
+        """Set by every attempt to commit, even if it fails."""
         self.refused: tuple[type, ...] = ()
-        """Writes with an operation of these kinds fail."""
+        """Writes that contain an operation of these types fail."""
         self._held: tuple[type, ...] = ()
         super().__init__(fail=lambda: self.error)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
+        """Commit the writes after passing the gate, unless they are refused."""
         operations = [operation for write in writes for operation in write.operations]
         if not self._held or any(isinstance(operation, self._held) for operation in operations):
             await self.gate()
@@ -196,13 +208,14 @@ class GatedLedger(MemoryLedger):
 
     @property
     def seen(self) -> list[Write]:
+        """All committed writes."""
         return [write for batch in self.batches for write in batch]
 
     def hold(self, *kinds: type) -> None:
-        """From now on hold every write that has an operation of one of these kinds; without kinds, every write."""
+        """Suspend every following write that contains an operation of these types; without types, every write."""
         self.gate = Gate()
         self._held = kinds
 
     def writes_of(self, kind: type) -> list[Write]:
-        """The writes that had an operation of this kind."""
+        """Return the committed writes that contain an operation of this type."""
         return [write for write in self.seen if any(isinstance(item, kind) for item in write.operations)]

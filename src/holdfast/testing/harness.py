@@ -1,7 +1,6 @@
-"""A whole workspace for tests: the real engine and bus, with twins of the world around them.
+"""A complete workspace in one process: the real engine and bus, with a deterministic environment.
 
-Everything in it is deterministic: ids count up, the clock counts calls, the model plays a script, and every
-event the engine tells is kept on a tape.
+Ids and the clock count up, the model replays a script, and every published event is recorded.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,17 +32,19 @@ __all__ = ["CountingClock", "FixedModels", "FixedTools", "Tape", "World", "count
 
 
 class CountingClock:
-    """Each look at it is a millisecond later."""
+    """A clock that advances by one millisecond per reading."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
 
     def now_ms(self) -> int:
+        """Advance the clock and return its time."""
         self._now += 1
         return self._now
 
 
 def counting_ids(prefix: str = "id") -> Callable[[], str]:
+    """Return a generator of ids that count up."""
     count = 0
 
     def mint() -> str:
@@ -55,15 +56,18 @@ def counting_ids(prefix: str = "id") -> Callable[[], str]:
 
 
 class FixedTools:
+    """A fixed list of tools."""
+
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools = tuple(tools)
 
     async def current(self) -> Sequence[Tool]:
+        """Return the tools."""
         return self._tools
 
 
 class FixedModels:
-    """The same models for every run. An error given in place of one is raised when it is asked for."""
+    """The same models for every run. An exception in place of a model is raised when the model is requested."""
 
     def __init__(
         self, large: Model | Exception, small: Model | Exception | None = None, *, renewed: Model | None = None
@@ -73,12 +77,15 @@ class FixedModels:
         self._small = small or ScriptedModel(lambda _: Step((Say("A title"),)))
 
     async def large(self) -> Model:
+        """Return the large model."""
         return _model_or_raise(self._large)
 
     async def small(self) -> Model:
+        """Return the small model."""
         return _model_or_raise(self._small)
 
     async def renewed(self, _: object) -> Model | None:
+        """Return the model that replaces one with expired credentials."""
         return self._renewed
 
 
@@ -89,24 +96,26 @@ def _model_or_raise(model: Model | Exception) -> Model:
 
 
 class Tape:
-    """Hears all that is told, in the order in which it is told, and passes it on."""
+    """Records published events in order and passes them on."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self.events: list[tuple[int | None, Event]] = []
 
     def publish(self, entries: Iterable[Entry]) -> None:
+        """Record and publish durable events."""
         heard = list(entries)
         self.events += [(entry.number, entry.event) for entry in heard]
         self._outlet.publish(heard)
 
     def publish_live(self, event: LiveEvent) -> None:
+        """Record and publish a live event."""
         self.events.append((None, event))
         self._outlet.publish_live(event)
 
 
 class World:
-    """One workspace with one session, and short words for what tests do and look at."""
+    """A workspace with one session, and shortcuts for actions and observations of tests."""
 
     def __init__(self, workspace: Workspace, tape: Tape, session: SessionId, ledger: Ledger) -> None:
         self.workspace = workspace
@@ -126,7 +135,7 @@ class World:
         ids: str = "id",
         **others: Any,  # noqa: ANN401
     ) -> "World":
-        """`others` are parts of a workspace that few tests have twins of."""
+        """Open the workspace. `others` are further fields of `FixedServices`."""
         tapes: list[Tape] = []
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
@@ -157,53 +166,62 @@ class World:
         delivery: Delivery | None = None,
         session: SessionId | None = None,
     ) -> Run:
+        """Submit a prompt and return its run."""
         prompt = Prompt(session or self.session, text, run_id=RunId(run_id), delivery=delivery)
         return await self.workspace.inputs.submit(prompt)
 
     async def cancel(self) -> tuple[RunId, ...]:
+        """Cancel the runs of the session."""
         return await self.workspace.inputs.cancel(self.session)
 
     async def quiet(self) -> None:
+        """Wait until the session is idle."""
         await self.workspace.engine.wait_until_idle(self.session)
 
     async def close(self) -> None:
+        """Close the workspace."""
         await self.workspace.close()
 
     async def messages(self, session: SessionId | None = None) -> Sequence[Message]:
+        """Return the stored messages of a session."""
         return await self.ledger.messages(self.workspace.record.id, session or self.session)
 
     async def run(self, run_id: str) -> Run:
+        """Return a stored run."""
         record = await self.ledger.run(self.workspace.record.id, RunId(run_id))
         assert record is not None, f"run {run_id} is not stored"
         return record.run
 
     async def finishes(self) -> list[FinishReason]:
-        """Why each answer of the session ended, in order."""
+        """Return the finish reason of each response of the session, in order."""
         messages = await self.messages()
         return [message.finish.reason for message in messages if message.role == "assistant" and message.finish]
 
     async def outline(self) -> list[str]:
-        """The conversation as `role:text`, for comparing at a glance."""
+        """Return the conversation as `role:text`, for short comparisons."""
         return [f"{message.role}:{_words(message)}" for message in await self.messages()]
 
     def ends(self) -> list[RunComplete]:
-        """Every end that was told, in order."""
+        """Return every published end, in order."""
         events = (event for _, event in self.tape.events)
         return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
     def end_of(self, run_id: str) -> RunComplete:
+        """Return the end of a run. Raises `AssertionError` unless there is exactly one."""
         ends = [end for end in self.ends() if end.run_id == run_id]
         assert len(ends) == 1, f"run {run_id} ended {len(ends)} times"
         return ends[0]
 
     def notices(self) -> list[AgentNotice]:
+        """Return the published notices."""
         return [event.change.object for _, event in self.tape.events if isinstance(event, AgentEvent)]
 
     def message_events(self) -> list[MessageEvent]:
+        """Return the published message events."""
         return [event for _, event in self.tape.events if isinstance(event, MessageEvent)]
 
     async def assert_valid(self, requests: Iterable[ModelRequest] = ()) -> None:
-        """R7: the stored conversation is settled, and every request was acceptable to all providers."""
+        """R7: check that the stored conversation is complete, and that every provider accepts the requests."""
         assert problems_of_session(await self.messages()) == []
         for request in requests:
             assert problems_of_request(request) == []

@@ -1,8 +1,8 @@
-"""An event loop that chooses: which ready callback runs next is decided by a chooser, and time is virtual.
+"""An event loop with virtual time in which a chooser selects the ready callback that runs next.
 
-With a seeded chooser a test meets thousands of interleavings, each of which replays from its seed; with
-`every_schedule` all of them up to a bound are tried. There are no threads, sockets or real clocks: whatever
-runs here must do without them, and a loop with nothing left to do is a deadlock that is reported at once.
+With a seeded chooser a test runs thousands of interleavings, each of which can be replayed from its seed;
+`every_schedule` enumerates all of them up to a bound. There are no threads, sockets or real clocks. A loop without
+ready or scheduled callbacks is a deadlock and is reported at once.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ __all__ = [
 
 T = TypeVar("T")
 Chooser = Callable[[int], int]
-"""Given how many callbacks are ready, says which of them runs."""
+"""Given the number of ready callbacks, returns the index of the one that runs."""
 
 
 class Deadlock(Exception):
-    """Nothing is ready and nothing is scheduled, but the work is not done."""
+    """No callback is ready or scheduled, but the work is not done."""
 
 
 class SeededLoop(asyncio.BaseEventLoop):
-    """asyncio's own loop with two organs replaced: the clock and the choice of the next callback."""
+    """The event loop of asyncio with a virtual clock and a chooser for the next callback."""
 
     def __init__(self, choose: Chooser) -> None:
         super().__init__()
@@ -43,24 +43,25 @@ class SeededLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
     def run_to_rest(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end, and then whatever is ready until nothing is. Time stands still meanwhile."""
+        """Run a coroutine, then all ready callbacks. Virtual time does not advance meanwhile."""
         result = self.run_until_complete(work)
         while self._ready:  # type: ignore[attr-defined]
             self.run_until_complete(asyncio.sleep(0))
         return result
 
     def abandon(self) -> None:
-        """Cancel what is left, and what that begins, and close."""
+        """Cancel all remaining tasks, including those started by the cancellation, and close the loop."""
         while asyncio.all_tasks(self):
             _cancel_rest(self)
             self.run_to_rest(asyncio.sleep(0))
         self.close()
 
     def time(self) -> float:
+        """Return the virtual time."""
         return self._now
 
     def pass_time(self, seconds: float) -> None:
-        """Whoever runs now takes so long."""
+        """Advance the virtual clock, as if the current callback took this long."""
         self._now += seconds
 
     def _run_once(self) -> None:
@@ -87,10 +88,10 @@ class SeededLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _process_events(self, event_list: Any) -> None:  # noqa: ANN401
-        """There is no selector, so nothing comes from it."""
+        """Do nothing: there is no selector."""
 
     def _write_to_self(self) -> None:
-        """There are no threads that could have to wake this loop."""
+        """Do nothing: there are no other threads."""
 
 
 async def elapse(seconds: float) -> None:
@@ -100,7 +101,7 @@ async def elapse(seconds: float) -> None:
 
 
 def run_schedule(main: Callable[[], Coroutine[Any, Any, T]], choose: Chooser) -> T:
-    """Run `main` to its end; errors nobody saw are errors here."""
+    """Run `main` to its end. Exceptions that were only reported to the loop are raised."""
     loop = SeededLoop(choose)
     events.set_event_loop(loop)
     try:
@@ -116,12 +117,12 @@ def run_schedule(main: Callable[[], Coroutine[Any, Any, T]], choose: Chooser) ->
 
 
 def in_virtual_time(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Callbacks in their usual order, on a clock that jumps to the next timer."""
+    """Run callbacks in their usual order, on a clock that jumps to the next timer."""
     return run_schedule(main, lambda _: 0)
 
 
 def run_seeded(main: Callable[[random.Random], Coroutine[Any, Any, T]], seed: int) -> T:
-    """Run `main` on the schedule of this seed. A failure names the seed."""
+    """Run `main` on the schedule of a seed. A failure names the seed."""
     dice = random.Random(seed)
     try:
         return run_schedule(lambda: main(random.Random(seed + 1)), dice.randrange)
@@ -131,9 +132,9 @@ def run_seeded(main: Callable[[random.Random], Coroutine[Any, Any, T]], seed: in
 
 
 def every_schedule(main: Callable[[], Coroutine[Any, Any, None]], *, depth: int, most: int) -> Iterator[int]:
-    """Every way the first `depth` choices can fall, the usual order after that; at most `most` schedules.
+    """Run every combination of the first `depth` choices, with the usual order after them; at most `most` schedules.
 
-    Yields the number of choices each schedule made.
+    Yields the number of choices of each schedule.
     """
     prefix: list[int] = []
     for _ in range(most):

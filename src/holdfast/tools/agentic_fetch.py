@@ -9,7 +9,7 @@ from holdfast.domain.errors import PermissionDenied, ToolError
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import read_page
-from holdfast.workspace.web_client import Target, WebClient, checked
+from holdfast.workspace.web_client import Target, WebClient, parse_target
 
 __all__ = ["AgenticFetch", "AgenticFetchArguments", "WebFetch", "WebFetchArguments"]
 
@@ -36,7 +36,7 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
         params: dict[str, object] = {"prompt": arguments.prompt}
         begin = ""
         if arguments.url:
-            params["url"] = checked(arguments.url).url
+            params["url"] = parse_target(arguments.url).url
             begin = f"Begin with {params['url']}\n\n"
         what = f"Let a helper read pages on the web: {arguments.url or arguments.prompt}"
         await context.permit(Permit(self.name, "fetch", context.workspace_path, what, params))
@@ -71,6 +71,6 @@ class WebFetch(BaseTool[WebFetchArguments]):
             # The errand was agreed to; what rules forbid to fetch is forbidden to helpers too.
             await context.permit(Permit("fetch", "fetch", context.workspace_path, what, params, is_agreed=True))
 
-        target = checked(arguments.url)
+        target = parse_target(arguments.url)
         await consent(target)
         return await read_page(self._web, target, consent, context.environment, _SECONDS)

@@ -10,7 +10,7 @@ from holdfast.domain.processes import JobInfo, NoRoomForJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.workspace.files.open_files import require_workspace
-from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import TreeEnd
 from holdfast.workspace.process.jobs import Job, Jobs
 from holdfast.workspace.process.shell_call import Shell
@@ -61,24 +61,24 @@ class Bash(BaseTool[BashArguments]):
         launch = msgspec.structs.replace(launch, owner=context.session_id)
         call = _Call(context, arguments, cwd, context.now_ms())
         # Nothing waits between here and the `try`: a cancel finds either no process or one that it stops.
-        running = self._shell.processes.start(launch, say=context.say)
+        running = self._shell.processes.start(launch, on_output=context.say)
         try:
             return await self._watch(call, running)
         except BaseException:
             if call.is_handed_over:
                 raise
-            await running.stopped(self._shell.processes.grace)
+            await running.stop_and_wait(self._shell.processes.grace)
             raise
 
     async def prepare(self) -> None:
         """It may be run, and is about to be: a place for whoever has to see to something first."""
 
-    async def _watch(self, call: "_Call", running: Running) -> ToolOutcome:
+    async def _watch(self, call: "_Call", running: RunningCommand) -> ToolOutcome:
         if call.arguments.run_in_background:
             job = self._jobs.add(call.job(), running)
             try:
                 await _wait(running, self._times.early)
-                if not job.is_over:
+                if not job.has_ended:
                     return self._hand_over(call, job)
             finally:
                 if not call.is_handed_over:
@@ -92,16 +92,16 @@ class Bash(BaseTool[BashArguments]):
             except NoRoomForJobs:
                 # It stays in the foreground: it can still be cancelled there.
                 pass
-        return self._outcome(call, running, await running.until_ended())
+        return self._outcome(call, running, await running.wait())
 
-    def _outcome(self, call: "_Call", running: Running, end: TreeEnd) -> ToolOutcome:
+    def _outcome(self, call: "_Call", running: RunningCommand, end: TreeEnd) -> ToolOutcome:
         if end.is_lost:
-            self._jobs.note_fault(call.run_id, call.arguments.command, running)
+            self._jobs.record_fault(call.run_id, call.arguments.command, running)
         return call.outcome(running, end)
 
     def _hand_over(self, call: "_Call", job: Job) -> ToolOutcome:
         call.is_handed_over = True
-        job.running.go_silent()
+        job.running.stop_live_output()
         return call.background(job)
 
 
@@ -121,10 +121,10 @@ class _Call:
         about = (arguments.command, arguments.description, self._cwd, self._start_ms)
         return JobInfo("", context.session_id, context.run_id, *about)
 
-    def outcome(self, running: Running, end: TreeEnd) -> ToolOutcome:
+    def outcome(self, running: RunningCommand, end: TreeEnd) -> ToolOutcome:
         if end.error:
             raise ToolError(end.error)
-        text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(running, end))
+        text = output_text(running.stdout.excerpt(), running.stderr.excerpt(), end.code, _remark(running, end))
         content = f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output"
         return ToolOutcome(content, self._metadata(text), is_error=end.is_lost)
 
@@ -150,7 +150,7 @@ class _Call:
         )
 
 
-async def _wait(running: Running, seconds: float) -> None:
+async def _wait(running: RunningCommand, seconds: float) -> None:
     """Until it is over, or for so long."""
     await asyncio.wait([running.ended], timeout=seconds)
 
@@ -162,7 +162,7 @@ def output_text(stdout: str, stderr: str, code: int | None, remark: str = "") ->
     return "\n".join(part for part in parts if part)
 
 
-def _remark(running: Running, end: TreeEnd) -> str:
+def _remark(running: RunningCommand, end: TreeEnd) -> str:
     return "\n".join(filter(None, (_ending(end), running.remark)))
 
 

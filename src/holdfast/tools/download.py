@@ -15,7 +15,7 @@ from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.tools.file_edit import MAX_FILE_BYTES, record_change, record_new_file, resolve_location
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import Digest, FileLocation, status_of
-from holdfast.workspace.web_client import WebClient, WebResponse, checked
+from holdfast.workspace.web_client import WebClient, WebResponse, parse_target
 
 __all__ = ["Download", "DownloadArguments"]
 
@@ -42,7 +42,7 @@ class Download(BaseTool[DownloadArguments]):
         self._most = most
 
     async def act(self, context: ToolContext, arguments: DownloadArguments) -> ToolOutcome:
-        target = checked(arguments.url)
+        target = parse_target(arguments.url)
         location = await resolve_location(context, arguments.file_path)
         if await asyncio.to_thread(status_of, location) is not None:
             raise ToolError(f"{location.name} exists already. Choose another name, or remove it first.")
@@ -79,7 +79,7 @@ class Download(BaseTool[DownloadArguments]):
         await asyncio.to_thread(write.open)
         buffer, begin = bytearray(), bytearray()
         told = time.monotonic()
-        async for piece in answer.pieces():
+        async for piece in answer.chunks():
             buffer += piece
             begin += piece[: MAX_FILE_BYTES - len(begin)]
             digest.add(piece)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.web_client import Consent, Target, WebClient, WebResponse, checked
+from holdfast.workspace.web_client import Consent, Target, WebClient, WebResponse, parse_target
 
 __all__ = ["Fetch", "FetchArguments", "permit_web", "read_page", "whole_seconds", "without_clock"]
 
@@ -39,7 +39,7 @@ class Fetch(BaseTool[FetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: FetchArguments) -> ToolOutcome:
-        target = checked(arguments.url)
+        target = parse_target(arguments.url)
         seconds = whole_seconds(arguments.timeout, _SECONDS, _MOST_SECONDS)
         params: dict[str, object] = {"url": target.url, "format": arguments.format, "timeout": seconds}
         ask = permit_web(context, self.name, "fetch", context.workspace_path, params)

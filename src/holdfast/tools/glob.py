@@ -13,7 +13,7 @@ from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.grep import search_environment, searched
 from holdfast.workspace.files.file_paths import as_one_line, is_within
-from holdfast.workspace.search.search import Search, Searcher
+from holdfast.workspace.search.search import Searcher, SearchScope
 
 __all__ = ["Glob", "GlobArguments"]
 
@@ -43,12 +43,12 @@ class Glob(BaseTool[GlobArguments]):
         if is_within(location.path, pattern):
             pattern = pattern.removeprefix(location.path)
         seconds = self._settings().glob.get("timeout", 0) / 1e9 or _SECONDS
-        where = Search(location.root, location.path, search_environment(context), seconds)
+        where = SearchScope(location.root, location.path, search_environment(context), seconds)
         found = await self._searcher.files(where, pattern)
         lines = [as_one_line(posixpath.join(location.path, path)) for path in found.paths]
         if found.is_truncated:
             lines += ["", "(there are more: use a sharper pattern or path)"]
-        if found.is_late:
+        if found.is_timed_out:
             lines += ["", f"(the search was stopped after {seconds:g} s: give a path)"]
-        told = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_late)
+        told = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_timed_out)
         return ToolOutcome("\n".join(lines).strip() or "No files found", told)

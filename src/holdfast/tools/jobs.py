@@ -76,7 +76,7 @@ class JobKill(BaseTool[JobKillArguments]):
         self._jobs = jobs
 
     async def act(self, context: ToolContext, arguments: JobKillArguments) -> ToolOutcome:
-        was_over = self._jobs.get(arguments.shell_id, context.session_id).is_over
+        was_over = self._jobs.get(arguments.shell_id, context.session_id).has_ended
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)

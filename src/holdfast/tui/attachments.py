@@ -12,20 +12,20 @@ from holdfast.domain.runs import Attachment
 from holdfast.protocol.attachments import LARGEST_FILE, kind_of
 
 __all__ = [
-    "LARGEST",
+    "MAX_SIZE",
     "TooLarge",
-    "attached",
-    "best",
+    "best_matches",
     "clipboard_image",
-    "mention_at",
-    "mentioned",
-    "pasted",
-    "path_in_paste",
-    "score",
+    "find_mentions",
+    "match_score",
+    "open_mention",
+    "pasted_path",
+    "read_attachment",
+    "text_attachment",
 ]
 
 
-LARGEST = LARGEST_FILE
+MAX_SIZE = LARGEST_FILE
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _CLIPBOARDS = (
     ("wl-paste", "--no-newline", "--type", "image/png"),
@@ -35,31 +35,31 @@ _CLIPBOARDS = (
 
 
 class TooLarge(Exception):
-    """The file is larger than 5 MB: a prompt cannot take it along."""
+    """The file is larger than 5 MB, the limit for attachments."""
 
 
-def attached(path: str, name: str) -> Attachment | None:
+def read_attachment(path: str, name: str) -> Attachment | None:
     """Return a file as an attachment; None if it does not exist or no model can read it. Raises `TooLarge`."""
     try:
         if not os.path.isfile(path):
             return None
-        if os.path.getsize(path) > LARGEST:
+        if os.path.getsize(path) > MAX_SIZE:
             raise TooLarge
         with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(MAX_SIZE + 1)
     except OSError:
         return None
     kind = kind_of(path, content)
     return None if kind is None else Attachment(content, name, os.path.basename(path), kind)
 
 
-def pasted(text: str, number: int) -> Attachment:
+def text_attachment(text: str, number: int) -> Attachment:
     """Return a long text as an attachment."""
     name = f"paste-{number}.txt"
     return Attachment(text.encode("utf-8", "replace"), name, name, "text/plain; charset=utf-8")
 
 
-def path_in_paste(text: str) -> str | None:
+def pasted_path(text: str) -> str | None:
     """Return the path of an image. Terminals paste the path of a file that is dropped on them."""
     path = text.strip()
     if "\n" in path or not path.strip("'\"").lower().endswith(_IMAGES):
@@ -94,19 +94,19 @@ _MENTION = re.compile(r'(?:^|(?<=\s))@("[^"\n]+"|[^\s@"]+)')
 _OPEN = re.compile(r'(?:^|\s)@([^\s@"]*)$')
 
 
-def mention_at(before: str) -> str | None:
+def open_mention(before: str) -> str | None:
     """Return the letters of a mention just before the cursor; None if there is none."""
     found = _OPEN.search(before)
     return found[1] if found else None
 
 
-def mentioned(text: str) -> list[str]:
+def find_mentions(text: str) -> list[str]:
     """Return every mention in a text once, without the sign, quotes and closing punctuation."""
     names = (found[1].strip('"') for found in _MENTION.finditer(text))
     return list(dict.fromkeys(name.rstrip(".,;:!?)") for name in names if name.strip(".,;:!?)")))
 
 
-def score(letters: str, name: str) -> int | None:
+def match_score(letters: str, name: str) -> int | None:
     """Score how well the letters match a path, in order; higher is better, None is no match."""
     low, base = name.lower(), name.rpartition("/")[2].lower()
     wanted = letters.lower()
@@ -128,10 +128,10 @@ def score(letters: str, name: str) -> int | None:
     return points - len(name)
 
 
-def best(letters: str, names: Iterable[str], limit: int = 8) -> Sequence[str]:
+def best_matches(letters: str, names: Iterable[str], limit: int = 8) -> Sequence[str]:
     """Return the names that match best."""
     pattern = re.compile(".*?".join(map(re.escape, letters)), re.IGNORECASE | re.DOTALL)
-    fitting = ((score(letters, name), name) for name in names if pattern.search(name))
+    fitting = ((match_score(letters, name), name) for name in names if pattern.search(name))
     ranked = sorted(
         ((points, name) for points, name in fitting if points is not None), key=lambda item: (-item[0], item[1])
     )

@@ -26,42 +26,42 @@ from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall,
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.tui.blocks import (
+    AnswerBlock,
     Block,
-    Card,
-    Closing,
-    Line,
     LineKind,
-    Note,
-    Prose,
-    Saying,
-    Thought,
-    body_of,
-    change_of,
-    facts_of,
-    headline_of,
+    NoticeBlock,
+    OutputLine,
+    PromptBlock,
+    ReasoningBlock,
+    ToolBlock,
+    TurnEndBlock,
+    block_headline,
+    change_lines,
+    decode_object,
+    output_lines,
 )
 from holdfast.tui.diff_render import DiffView
 from holdfast.tui.palette import Palette
 
 __all__ = [
     "FOLDED_LINES",
-    "Answer",
-    "Barred",
-    "activity_of",
-    "ago",
-    "clock",
-    "code_of_block",
-    "elapsed",
-    "lines_with",
+    "LeftBar",
+    "MarkdownAnswer",
+    "block_code",
+    "block_text",
+    "describe_activity",
+    "estimate_tokens",
+    "format_age",
+    "format_cost",
+    "format_count",
+    "format_duration",
+    "format_price",
+    "format_time",
+    "format_usage",
+    "highlight_matches",
     "markdown_theme",
-    "marked",
-    "money",
-    "paint",
-    "price",
-    "text_of_block",
-    "thousands",
-    "usage_of",
-    "written",
+    "matching_lines",
+    "render_block",
 ]
 
 
@@ -89,7 +89,7 @@ class _Table(TableElement):
             yield part
 
 
-class Answer(Markdown):
+class MarkdownAnswer(Markdown):
     """An answer of a model."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
@@ -116,7 +116,7 @@ _LETTERS = 4
 _NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 
 
-def elapsed(milliseconds: int) -> str:
+def format_duration(milliseconds: int) -> str:
     """Format a duration."""
     seconds = max(0, milliseconds) // 1000
     if seconds < 60:
@@ -125,7 +125,7 @@ def elapsed(milliseconds: int) -> str:
     return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def ago(seconds: int) -> str:
+def format_age(seconds: int) -> str:
     """Format an age roughly."""
     if seconds < 60:
         return "now"
@@ -135,7 +135,7 @@ def ago(seconds: int) -> str:
     return ""
 
 
-def thousands(count: int) -> str:
+def format_count(count: int) -> str:
     """Format a count with a unit."""
     if count < 1_000:
         return str(count)
@@ -143,17 +143,17 @@ def thousands(count: int) -> str:
     return f"{number:.1f}".removesuffix(".0") + unit
 
 
-def money(dollars: float) -> str:
+def format_cost(dollars: float) -> str:
     """Format an amount of money."""
     return f"${dollars:.2f}" if dollars >= 0.005 or not dollars else f"${dollars:.4f}"
 
 
-def price(dollars: float) -> str:
+def format_price(dollars: float) -> str:
     """Format a small price with as many digits as it needs."""
     return f"${dollars:.3g}"
 
 
-def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
+def describe_activity(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
     """Return what the session does now; empty if it is idle."""
     if not runs:
         return ""
@@ -185,7 +185,7 @@ def _first_when(text: str) -> str:
 
 
 def _named(call: ToolCall) -> str:
-    asked = facts_of(call.input)
+    asked = decode_object(call.input)
     found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
     words = " ".join(found[:_FAR].split())
     if len(words) > _LONGEST:
@@ -193,7 +193,7 @@ def _named(call: ToolCall) -> str:
     return f"{call.name}: {words}" if words else call.name
 
 
-def written(last: Message | None) -> int:
+def estimate_tokens(last: Message | None) -> int:
     """Estimate the tokens of the current answer; the exact number is known only at its end."""
     if last is None or last.role != "assistant" or last.finish is not None:
         return 0
@@ -211,15 +211,15 @@ def written(last: Message | None) -> int:
     return letters // _LETTERS
 
 
-def usage_of(session: Session, window: int, *, is_short: bool = False) -> str:
+def format_usage(session: Session, window: int, *, is_short: bool = False) -> str:
     """Format the tokens in the context, its usage and the cost."""
     tokens = session.prompt_tokens + session.completion_tokens
-    parts = [f"{thousands(tokens)} tokens"] if tokens else []
+    parts = [f"{format_count(tokens)} tokens"] if tokens else []
     if tokens and window:
         share = f"{100 * tokens // window} %"
         parts = [share] if is_short else [f"{parts[0]} ({share})"]
     if session.cost:
-        parts.append(money(session.cost))
+        parts.append(format_cost(session.cost))
     return " · ".join(parts)
 
 
@@ -238,25 +238,25 @@ _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
 _BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
 
-def markdown_theme(look: Palette) -> Theme:
+def markdown_theme(palette: Palette) -> Theme:
     """Return the Markdown styles of an answer."""
-    styles = {f"markdown.h{level}": f"bold {look.accent}".strip() for level in range(1, 7)}
+    styles = {f"markdown.h{level}": f"bold {palette.accent}".strip() for level in range(1, 7)}
     styles |= {
-        "markdown.h1": f"bold underline {look.accent}".strip(),
-        "markdown.code": look.inline,
-        "markdown.block_quote": look.muted,
-        "markdown.item.bullet": look.accent,
-        "markdown.item.number": look.accent,
-        "markdown.hr": look.faint,
-        "markdown.link": f"underline {look.accent}".strip(),
-        "markdown.link_url": f"underline {look.accent}".strip(),
+        "markdown.h1": f"bold underline {palette.accent}".strip(),
+        "markdown.code": palette.inline,
+        "markdown.block_quote": palette.muted,
+        "markdown.item.bullet": palette.accent,
+        "markdown.item.number": palette.accent,
+        "markdown.hr": palette.faint,
+        "markdown.link": f"underline {palette.accent}".strip(),
+        "markdown.link_url": f"underline {palette.accent}".strip(),
         "markdown.table.header": "bold",
-        "markdown.table.border": look.faint,
+        "markdown.table.border": palette.faint,
     }
     return Theme({name: style or "none" for name, style in styles.items()})
 
 
-class Barred:
+class LeftBar:
     """A renderable with a bar to its left."""
 
     def __init__(self, inner: RenderableType, style: str, bar: str = "▌ ") -> None:
@@ -295,135 +295,137 @@ class _Ended:
             yield Segment.line()
 
 
-def paint(block: Block, look: Palette, *, is_unfolded: bool = False, directory: str = "") -> RenderableType:
+def render_block(block: Block, palette: Palette, *, is_unfolded: bool = False, directory: str = "") -> RenderableType:
     """Return a Rich renderable for any width."""
     match block:
-        case Saying():
-            return _said(block, look)
-        case Prose(text=text):
-            return Padding(Constrain(Answer(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
-        case Thought():
-            return _thought(block, look, is_unfolded=is_unfolded)
-        case Card(is_own=True):
-            return _typed(block, look, is_unfolded=is_unfolded)
-        case Card():
-            return _card(block, look, directory, is_unfolded=is_unfolded)
-        case Note():
-            return _note(block, look)
-        case Closing():
-            return _closing(block, look)
+        case PromptBlock():
+            return _said(block, palette)
+        case AnswerBlock(text=text):
+            return Padding(Constrain(MarkdownAnswer(text, code_theme=palette.code_theme), _WIDEST), (0, 1, 0, 2))
+        case ReasoningBlock():
+            return _thought(block, palette, is_unfolded=is_unfolded)
+        case ToolBlock(is_own=True):
+            return _typed(block, palette, is_unfolded=is_unfolded)
+        case ToolBlock():
+            return _card(block, palette, directory, is_unfolded=is_unfolded)
+        case NoticeBlock():
+            return _note(block, palette)
+        case TurnEndBlock():
+            return _closing(block, palette)
         case _:
             assert_never(block)
 
 
-def _said(saying: Saying, look: Palette) -> RenderableType:
-    words = Text(saying.text, style=look.said)
+def _said(saying: PromptBlock, palette: Palette) -> RenderableType:
+    words = Text(saying.text, style=palette.said)
     for file in saying.files:
         words.append("\n" if words.plain else "")
-        words.append(f"⊞ {file}", style=look.muted)
+        words.append(f"⊞ {file}", style=palette.muted)
     if saying.at <= 1:
-        return Barred(words, look.accent)
-    return Padding(Barred(_Ended(words, Text(clock(saying.at), style=look.faint, end="")), look.accent), (0, 1, 0, 0))
+        return LeftBar(words, palette.accent)
+    return Padding(
+        LeftBar(_Ended(words, Text(format_time(saying.at), style=palette.faint, end="")), palette.accent), (0, 1, 0, 0)
+    )
 
 
-def clock(at: int) -> str:
+def format_time(at: int) -> str:
     """Format the local time of day."""
     return time.strftime("%H:%M", time.localtime(at))
 
 
-def _closing(closing: Closing, look: Palette) -> RenderableType:
-    words = " · ".join(word for word in (closing.model, elapsed(closing.seconds * 1000)) if word)
-    return Padding(Text(f"◇ {words}", style=look.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
+def _closing(closing: TurnEndBlock, palette: Palette) -> RenderableType:
+    words = " · ".join(word for word in (closing.model, format_duration(closing.seconds * 1000)) if word)
+    return Padding(Text(f"◇ {words}", style=palette.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
 
 
-def _thought(thought: Thought, look: Palette, *, is_unfolded: bool) -> RenderableType:
+def _thought(thought: ReasoningBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     if thought.is_open:
         last = thought.text.rstrip().rpartition("\n")[2]
-        head = Text.assemble(("✻ Thinking ", f"italic {look.muted}"), (last, f"italic {look.faint}"))
+        head = Text.assemble(("✻ Thinking ", f"italic {palette.muted}"), (last, f"italic {palette.faint}"))
         head.truncate(400)
         head.no_wrap, head.overflow = True, "ellipsis"
     else:
         length = f" for {thought.seconds} s" if thought.seconds else ""
-        head = Text(f"✻ Thought{length}", style=f"italic {look.muted}")
+        head = Text(f"✻ Thought{length}", style=f"italic {palette.muted}")
     if not is_unfolded or not thought.text:
         return Padding(head, (0, 0, 0, 2))
     return Group(
         Padding(head, (0, 0, 0, 2)),
-        Padding(Barred(Text(thought.text, style=f"italic {look.muted}"), look.faint, "│ "), (0, 1, 0, 2)),
+        Padding(LeftBar(Text(thought.text, style=f"italic {palette.muted}"), palette.faint, "│ "), (0, 1, 0, 2)),
     )
 
 
-def _card(card: Card, look: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
-    head = _head(card, look, directory)
+def _card(card: ToolBlock, palette: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
+    head = _head(card, palette, directory)
     inside: list[RenderableType] = []
     if card.steps:
-        inside.append(_steps(card, look, directory, is_unfolded=is_unfolded))
-    if change := change_of(card):
+        inside.append(_steps(card, palette, directory, is_unfolded=is_unfolded))
+    if change := change_lines(card):
         more, less = count_changes(change)
-        head.append(f"  +{more}", style=look.success)
-        head.append(f" -{less}", style=look.error)
+        head.append(f"  +{more}", style=palette.success)
+        head.append(f" -{less}", style=palette.error)
         # While a call is being streamed, every frame would be highlighted again.
-        name = headline_of(card) if card.state == "done" else ""
+        name = block_headline(card) if card.state == "done" else ""
         most = None if is_unfolded else FOLDED_CHANGE
-        inside.append(DiffView(change, look, most=most, name=name, wraps=is_unfolded))
-    if lines := body_of(card):
-        inside.append(_body(card, lines, look, is_unfolded=is_unfolded))
+        inside.append(DiffView(change, palette, most=most, name=name, wraps=is_unfolded))
+    if lines := output_lines(card):
+        inside.append(_body(card, lines, palette, is_unfolded=is_unfolded))
     if not inside:
         return Padding(head, (0, 1, 0, 2))
-    return Padding(Group(head, Barred(Group(*inside), look.faint, "│ ")), (0, 1, 0, 2))
+    return Padding(Group(head, LeftBar(Group(*inside), palette.faint, "│ ")), (0, 1, 0, 2))
 
 
-def _typed(card: Card, look: Palette, *, is_unfolded: bool) -> RenderableType:
+def _typed(card: ToolBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     """Draw a shell command of the user like a prompt, in the colour that the editor uses for commands."""
-    head = Text.assemble(("$ ", look.warning), (str(facts_of(card.input).get("command", "")), look.said))
-    if code := facts_of(card.metadata).get("exit_code"):
-        head.append(f"   exit code {code}", style=look.error)
-    lines = body_of(msgspec.structs.replace(card, state="done"))
-    inside = [_body(card, lines, look, is_unfolded=is_unfolded)] if lines else []
-    return Barred(Group(head, *inside), look.warning)
+    head = Text.assemble(("$ ", palette.warning), (str(decode_object(card.input).get("command", "")), palette.said))
+    if code := decode_object(card.metadata).get("exit_code"):
+        head.append(f"   exit code {code}", style=palette.error)
+    lines = output_lines(msgspec.structs.replace(card, state="done"))
+    inside = [_body(card, lines, palette, is_unfolded=is_unfolded)] if lines else []
+    return LeftBar(Group(head, *inside), palette.warning)
 
 
-def _head(card: Card, look: Palette, directory: str) -> Text:
-    colours = {"called": look.faint, "running": look.warning, "done": look.success, "failed": look.error}
+def _head(card: ToolBlock, palette: Palette, directory: str) -> Text:
+    colours = {"called": palette.faint, "running": palette.warning, "done": palette.success, "failed": palette.error}
     return Text.assemble(
         (f"{_MARKS[card.state]} ", colours[card.state]),
         (card.name, "bold"),
         ("  ", ""),
-        (headline_of(card, directory), look.muted),
+        (block_headline(card, directory), palette.muted),
         no_wrap=True,
         overflow="ellipsis",
     )
 
 
-def _steps(card: Card, look: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
+def _steps(card: ToolBlock, palette: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
     """Draw the newest tool calls of a sub-agent, or all of them."""
     shown = card.steps if is_unfolded else card.steps[-_NESTED:]
-    lines: list[RenderableType] = [_head(step, look, directory) for step in shown]
+    lines: list[RenderableType] = [_head(step, palette, directory) for step in shown]
     if len(shown) < len(card.steps):
-        lines.insert(0, Text(f"… {len(card.steps) - len(shown)} steps before", style=look.faint))
+        lines.insert(0, Text(f"… {len(card.steps) - len(shown)} steps before", style=palette.faint))
     return Group(*lines)
 
 
-def _body(card: Card, lines: list[Line], look: Palette, *, is_unfolded: bool) -> RenderableType:
+def _body(card: ToolBlock, lines: list[OutputLine], palette: Palette, *, is_unfolded: bool) -> RenderableType:
     """Draw the output: folded, the first lines of a result, or the last lines of a command."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         if card.name in _HELPERS and card.state == "done":
-            return Answer(card.content, code_theme=look.code_theme)
-        return Group(*_drawn(lines, look, wraps=is_unfolded))
+            return MarkdownAnswer(card.content, code_theme=palette.code_theme)
+        return Group(*_drawn(lines, palette, wraps=is_unfolded))
     hidden = len(lines) - FOLDED_LINES
     if card.state == "running" or card.name in _COMMANDS:
-        before = Text(f"… {hidden} lines before", style=look.faint)
-        return Group(before, *_drawn(lines[-FOLDED_LINES:], look))
-    return Group(*_drawn(lines[:FOLDED_LINES], look), Text(f"… {hidden} more lines", style=look.faint))
+        before = Text(f"… {hidden} lines before", style=palette.faint)
+        return Group(before, *_drawn(lines[-FOLDED_LINES:], palette))
+    return Group(*_drawn(lines[:FOLDED_LINES], palette), Text(f"… {hidden} more lines", style=palette.faint))
 
 
-def _drawn(lines: list[Line], look: Palette, *, wraps: bool = False) -> Iterator[Text]:
+def _drawn(lines: list[OutputLine], palette: Palette, *, wraps: bool = False) -> Iterator[Text]:
     styles: dict[LineKind, str] = {
-        "plain": look.muted,
-        "done": look.muted,
-        "doing": f"bold {look.warning}",
+        "plain": palette.muted,
+        "done": palette.muted,
+        "doing": f"bold {palette.warning}",
         "todo": "",
-        "error": look.error,
+        "error": palette.error,
         "asked": "bold",
     }
     for kind, text in lines:
@@ -433,12 +435,14 @@ def _drawn(lines: list[Line], look: Palette, *, wraps: bool = False) -> Iterator
         yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not is_whole, overflow=overflow)
 
 
-def _note(note: Note, look: Palette) -> RenderableType:
-    colour = {"error": look.error, "cancelled": look.warning, "summary": look.accent, "info": look.muted}[note.kind]
+def _note(note: NoticeBlock, palette: Palette) -> RenderableType:
+    colour = {"error": palette.error, "cancelled": palette.warning, "summary": palette.accent, "info": palette.muted}[
+        note.kind
+    ]
     mark = {"error": "✗", "cancelled": "■", "summary": "≡", "info": "·"}[note.kind]
     words = Text.assemble((f"{mark} {note.title}", f"bold {colour}".strip()))
     if note.text:
-        words.append(f"\n{note.text}", style=look.muted)
+        words.append(f"\n{note.text}", style=palette.muted)
     return Padding(words, (0, 1, 0, 2))
 
 
@@ -447,27 +451,27 @@ def _note(note: Note, look: Palette) -> RenderableType:
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def text_of_block(block: Block) -> str:
+def block_text(block: Block) -> str:
     """Return the text of a block."""
     match block:
-        case Saying(text=text) | Prose(text=text) | Thought(text=text):
+        case PromptBlock(text=text) | AnswerBlock(text=text) | ReasoningBlock(text=text):
             return text
-        case Card():
+        case ToolBlock():
             said = block.content.partition("\n<cwd>")[0] or block.output
-            return "\n".join(word for word in (headline_of(block), said) if word)
-        case Note(title=title, text=text):
+            return "\n".join(word for word in (block_headline(block), said) if word)
+        case NoticeBlock(title=title, text=text):
             return f"{title}\n{text}" if text else title
-        case Closing(model=model):
+        case TurnEndBlock(model=model):
             return model
 
 
-def code_of_block(block: Block) -> str:
+def block_code(block: Block) -> str:
     """Return the code of an answer without its fences; of a tool the command, the new text of a file or its output."""
     match block:
-        case Prose(text=text):
+        case AnswerBlock(text=text):
             return "\n".join(found[2].rstrip("\n") for found in _CODE.finditer(text))
-        case Card():
-            asked, told = facts_of(block.input), facts_of(block.metadata)
+        case ToolBlock():
+            asked, told = decode_object(block.input), decode_object(block.metadata)
             for value in (asked.get("command"), told.get("new_content"), told.get("content"), asked.get("content")):
                 if isinstance(value, str) and value:
                     return value
@@ -476,12 +480,12 @@ def code_of_block(block: Block) -> str:
             return ""
 
 
-def lines_with(lines: Sequence[Strip], words: str) -> list[int]:
+def matching_lines(lines: Sequence[Strip], words: str) -> list[int]:
     """Return the indices of lines that contain the words."""
     return [number for number, line in enumerate(lines) if words in line.text.casefold()]
 
 
-def marked(strip: Strip, words: str, style: Style) -> Strip:
+def highlight_matches(strip: Strip, words: str, style: Style) -> Strip:
     """Return the line with every occurrence of the words highlighted."""
     text = strip.text
     plain = text.casefold()

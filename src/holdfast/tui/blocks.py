@@ -25,27 +25,27 @@ from holdfast.domain.messages import (
     ToolCallPart,
     ToolResult,
 )
-from holdfast.tui.terminal_text import without_codes
+from holdfast.tui.terminal_text import final_line
 
 __all__ = [
+    "AnswerBlock",
     "Block",
-    "Card",
-    "CardState",
-    "Closing",
-    "Line",
     "LineKind",
-    "Note",
-    "Prose",
-    "Saying",
-    "Scene",
-    "Thought",
+    "MessageContext",
+    "NoticeBlock",
+    "OutputLine",
+    "PromptBlock",
+    "ReasoningBlock",
+    "ToolBlock",
+    "ToolState",
+    "TurnEndBlock",
+    "block_headline",
     "blocks_of",
-    "body_of",
-    "change_of",
-    "chunks_of",
-    "facts_of",
-    "headline_of",
+    "change_lines",
+    "decode_object",
+    "output_lines",
     "question_lines",
+    "split_markdown",
 ]
 
 
@@ -56,7 +56,7 @@ _MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
 """Matches the beginning, possibly incomplete, of a line of a list, a quote or a table."""
 
 
-def chunks_of(text: str) -> list[str]:
+def split_markdown(text: str) -> list[str]:
     """Split the text at blank lines outside of code, lists, quotes and tables; each piece is valid on its own."""
     chunks: list[str] = []
     lines: list[str] = []
@@ -88,10 +88,10 @@ def _goes_on(first: str, line: str) -> bool:
 
 # A conversation as blocks, independent of the width. Pure.
 
-CardState = Literal["called", "running", "done", "failed"]
+ToolState = Literal["called", "running", "done", "failed"]
 
 
-class Saying(msgspec.Struct, frozen=True):
+class PromptBlock(msgspec.Struct, frozen=True):
     """A prompt, and its time in Unix seconds."""
 
     text: str
@@ -99,14 +99,14 @@ class Saying(msgspec.Struct, frozen=True):
     at: int = 0
 
 
-class Prose(msgspec.Struct, frozen=True):
+class AnswerBlock(msgspec.Struct, frozen=True):
     """A piece of an answer. `is_open`: it may grow."""
 
     text: str
     is_open: bool = False
 
 
-class Thought(msgspec.Struct, frozen=True):
+class ReasoningBlock(msgspec.Struct, frozen=True):
     """Reasoning of the model, folded by default."""
 
     text: str
@@ -114,7 +114,7 @@ class Thought(msgspec.Struct, frozen=True):
     is_open: bool = False
 
 
-class Card(msgspec.Struct, frozen=True):
+class ToolBlock(msgspec.Struct, frozen=True):
     """A tool call, with its result if there is one. `steps` are the tool calls of the sub-agent that it
     started.
 
@@ -123,16 +123,16 @@ class Card(msgspec.Struct, frozen=True):
 
     name: str
     input: str
-    state: CardState
+    state: ToolState
     content: str = ""
     metadata: str = ""
     output: str = ""
     call: ToolCallId = ToolCallId("")
-    steps: tuple["Card", ...] = ()
+    steps: tuple["ToolBlock", ...] = ()
     is_own: bool = False
 
 
-class Note(msgspec.Struct, frozen=True):
+class NoticeBlock(msgspec.Struct, frozen=True):
     """A notice about the turn: cancelled, failed, summarized."""
 
     kind: Literal["error", "cancelled", "summary", "info"]
@@ -140,7 +140,7 @@ class Note(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Closing(msgspec.Struct, frozen=True):
+class TurnEndBlock(msgspec.Struct, frozen=True):
     """The last line of a turn: the model, and the duration in seconds."""
 
     model: str
@@ -148,102 +148,102 @@ class Closing(msgspec.Struct, frozen=True):
     at: int = 0
 
 
-Block: TypeAlias = Saying | Prose | Thought | Card | Note | Closing
+Block: TypeAlias = PromptBlock | AnswerBlock | ReasoningBlock | ToolBlock | NoticeBlock | TurnEndBlock
 
 
-def _nobody(_: MessageId, __: ToolCallId) -> Sequence[Message]:
+def _no_messages(_: MessageId, __: ToolCallId) -> Sequence[Message]:
     return ()
 
 
-def _unknown(_: RunId) -> int:
+def _unknown_time(_: RunId) -> int:
     return 0
 
 
-class Scene(msgspec.Struct, frozen=True):
+class MessageContext(msgspec.Struct, frozen=True):
     """The context of a message: results and live output of calls, messages of sub-agents, start times of runs."""
 
     results: Mapping[ToolCallId, ToolResult] = {}
     outputs: Mapping[ToolCallId, str] = {}
-    helped: Callable[[MessageId, ToolCallId], Sequence[Message]] = _nobody
-    asked_at: Callable[[RunId], int] = _unknown
+    subagent_messages: Callable[[MessageId, ToolCallId], Sequence[Message]] = _no_messages
+    run_prompted_at: Callable[[RunId], int] = _unknown_time
 
 
-def blocks_of(message: Message, scene: Scene) -> Iterator[Block]:
+def blocks_of(message: Message, context: MessageContext) -> Iterator[Block]:
     """Yield the blocks of one message. Results belong to their calls, so messages of tools have no blocks."""
     if message.role == "user":
         yield from _asked(message)
     elif message.role == "assistant":
-        yield from _answered(message, scene)
+        yield from _answered(message, context)
 
 
 def _asked(message: Message) -> Iterator[Block]:
     text = "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
     files = tuple(part.data.path for part in message.parts if isinstance(part, BinaryPart))
     if text.strip() or files:
-        yield Saying(text.strip("\n"), files, message.created_at)
+        yield PromptBlock(text.strip("\n"), files, message.created_at)
     for part in message.parts:
         if isinstance(part, ShellCommandPart):
             asked = msgspec.json.encode({"command": part.data.command}).decode()
             code = part.data.exit_code
             ended = msgspec.json.encode({"exit_code": code}).decode()
-            yield Card("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
+            yield ToolBlock("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
 
 
-def _answered(message: Message, scene: Scene) -> Iterator[Block]:
+def _answered(message: Message, context: MessageContext) -> Iterator[Block]:
     is_open = message.finish is None
     if message.is_summary_message:
-        yield Note("summary", "The conversation so far, in short")
+        yield NoticeBlock("summary", "Summary of the conversation so far")
     for part in message.parts:
         match part:
             case TextPart(data=text):
-                pieces = chunks_of(text.text)
-                yield from (Prose(piece) for piece in pieces[:-1])
-                yield from (Prose(piece, is_open) for piece in pieces[-1:])
+                pieces = split_markdown(text.text)
+                yield from (AnswerBlock(piece) for piece in pieces[:-1])
+                yield from (AnswerBlock(piece, is_open) for piece in pieces[-1:])
             case ReasoningPart(data=thought) if thought.thinking.strip() or not thought.finished_at:
                 seconds = max(0, thought.finished_at - thought.started_at) if thought.finished_at else 0
-                yield Thought(thought.thinking.strip(), seconds, is_open and not thought.finished_at)
+                yield ReasoningBlock(thought.thinking.strip(), seconds, is_open and not thought.finished_at)
             case ToolCallPart(data=call):
                 yield _card(
-                    call, scene.results.get(call.id), scene.outputs.get(call.id, ""), _steps(message, call, scene)
+                    call, context.results.get(call.id), context.outputs.get(call.id, ""), _steps(message, call, context)
                 )
             case FinishPart(data=finish):
                 yield from _ending(finish)
-                yield from _closing(message, finish, scene)
+                yield from _closing(message, finish, context)
             case _:
                 pass
 
 
-def _closing(message: Message, finish: Finish, scene: Scene) -> Iterator[Closing]:
-    asked = scene.asked_at(message.run_id)
+def _closing(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
+    asked = context.run_prompted_at(message.run_id)
     if asked and finish.time and finish.reason != "tool_use":
-        yield Closing(message.model, max(0, finish.time - asked), finish.time)
+        yield TurnEndBlock(message.model, max(0, finish.time - asked), finish.time)
 
 
-def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tuple[Card, ...] = ()) -> Card:
+def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tuple[ToolBlock, ...] = ()) -> ToolBlock:
     if result is None:
-        state: CardState = "running" if call.finished else "called"
-        return Card(call.name, call.input, state, output=output, call=call.id, steps=steps)
+        state: ToolState = "running" if call.finished else "called"
+        return ToolBlock(call.name, call.input, state, output=output, call=call.id, steps=steps)
     state = "failed" if result.is_error else "done"
-    return Card(call.name, call.input, state, result.content, result.metadata, call=call.id, steps=steps)
+    return ToolBlock(call.name, call.input, state, result.content, result.metadata, call=call.id, steps=steps)
 
 
-def _steps(message: Message, call: ToolCall, scene: Scene) -> tuple[Card, ...]:
+def _steps(message: Message, call: ToolCall, context: MessageContext) -> tuple[ToolBlock, ...]:
     """Return the tool calls of the sub-agent that a call started."""
-    said = scene.helped(message.id, call.id)
+    said = context.subagent_messages(message.id, call.id)
     results = {result.tool_call_id: result for item in said for result in item.tool_results}
     return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)
 
 
-def _ending(finish: Finish) -> Iterator[Note]:
+def _ending(finish: Finish) -> Iterator[NoticeBlock]:
     match finish.reason:
         case "canceled":
-            yield Note("cancelled", "Cancelled")
+            yield NoticeBlock("cancelled", "Cancelled")
         case "error":
-            yield Note("error", finish.message or "It failed", finish.details)
+            yield NoticeBlock("error", finish.message or "The run failed", finish.details)
         case "max_tokens":
-            yield Note("info", "The answer was cut off", "It reached the most that the model may write at once.")
+            yield NoticeBlock("info", "The answer was cut off", "It reached the output limit of the model.")
         case "content_filter":
-            yield Note("info", "The provider withheld the rest of the answer")
+            yield NoticeBlock("info", "The provider withheld the rest of the answer")
         case _:
             pass
 
@@ -251,12 +251,12 @@ def _ending(finish: Finish) -> Iterator[Note]:
 # Content of the card of each tool: a headline and the lines below it. Pure.
 
 LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
-Line: TypeAlias = tuple[LineKind, str]
+OutputLine: TypeAlias = tuple[LineKind, str]
 
 _MOST_LINES = 2_000
 
 
-def facts_of(text: str) -> dict[str, Any]:
+def decode_object(text: str) -> dict[str, Any]:
     """Decode a JSON object; empty if it is invalid, as for a call that is still being streamed."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -264,15 +264,15 @@ def facts_of(text: str) -> dict[str, Any]:
         return {}
 
 
-def headline_of(card: Card, directory: str = "") -> str:
+def block_headline(card: ToolBlock, directory: str = "") -> str:
     """Return the main argument of the call in one line."""
-    asked = facts_of(card.input)
+    asked = decode_object(card.input)
     for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
         value = asked.get(key)
         if isinstance(value, str) and value.strip():
             return _shown(value, directory) + _more(card.name, asked)
     if card.name == "todos":
-        return _progress(facts_of(card.metadata) or asked)
+        return _progress(decode_object(card.metadata) or asked)
     if card.name == "question":
         questions = asked.get("questions")
         return f"{len(questions)} questions" if isinstance(questions, list) and len(questions) > 1 else ""
@@ -305,7 +305,7 @@ def _progress(facts: Mapping[str, Any]) -> str:
     return f"{done} of {len(todos)} done"
 
 
-def body_of(card: Card) -> list[Line]:
+def output_lines(card: ToolBlock) -> list[OutputLine]:
     """Return the lines below the headline, up to a limit."""
     if card.state == "failed":
         return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
@@ -315,33 +315,33 @@ def body_of(card: Card) -> list[Line]:
 
 def _lines(text: str) -> Iterator[str]:
     if shown := text.strip("\n"):
-        yield from (without_codes(line).expandtabs(4) for line in shown.split("\n"))
+        yield from (final_line(line).expandtabs(4) for line in shown.split("\n"))
 
 
-def _plain(card: Card) -> Iterator[Line]:
+def _plain(card: ToolBlock) -> Iterator[OutputLine]:
     yield from (("plain", line) for line in _lines(card.content or card.output))
 
 
-def _shell(card: Card) -> Iterator[Line]:
-    text = str(facts_of(card.metadata).get("output", "") or card.content or card.output)
+def _shell(card: ToolBlock) -> Iterator[OutputLine]:
+    text = str(decode_object(card.metadata).get("output", "") or card.content or card.output)
     yield from (("plain", line) for line in _lines(text.partition("\n<cwd>")[0]))
 
 
-def _nothing(_: Card) -> Iterator[Line]:
+def _nothing(_: ToolBlock) -> Iterator[OutputLine]:
     yield from ()
 
 
-def change_of(card: Card) -> list[DiffLine]:
+def change_lines(card: ToolBlock) -> list[DiffLine]:
     """Return the change of a tool that edits files, done or planned."""
     if card.name not in _CHANGES or card.state == "failed":
         return []
-    facts = facts_of(card.metadata)
+    facts = decode_object(card.metadata)
     diff, old, new = facts.get("diff"), facts.get("old_content"), facts.get("new_content")
     if isinstance(diff, str):
         return parse_unified_diff(diff)[:_MOST_LINES]
     if isinstance(new, str):
         return diff_lines(old if isinstance(old, str) else "", new)[:_MOST_LINES]
-    asked = facts_of(card.input)
+    asked = decode_object(card.input)
     if isinstance(asked.get("content"), str):
         return diff_lines("", asked["content"])[:_MOST_LINES]
     if isinstance(asked.get("new_string"), str):
@@ -352,9 +352,9 @@ def change_of(card: Card) -> list[DiffLine]:
 _CHANGES = frozenset({"write", "edit", "multiedit"})
 
 
-def question_lines(card: Card) -> Iterator[Line]:
+def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
     """Yield the questions, each followed by the user's answer."""
-    found = facts_of(card.input).get("questions")
+    found = decode_object(card.input).get("questions")
     questions = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
     if not card.content:
         yield from (("asked", str(item["question"])) for item in questions if item.get("question"))
@@ -392,15 +392,15 @@ def _names(text: str) -> list[str]:
         return [text]
 
 
-def _todos(card: Card) -> Iterator[Line]:
-    todos = (facts_of(card.metadata) or facts_of(card.input)).get("todos")
+def _todos(card: ToolBlock) -> Iterator[OutputLine]:
+    todos = (decode_object(card.metadata) or decode_object(card.input)).get("todos")
     kinds: dict[str, LineKind] = {"completed": "done", "in_progress": "doing"}
     for todo in todos if isinstance(todos, list) else ():
         if isinstance(todo, dict):
             yield kinds.get(str(todo.get("status")), "todo"), str(todo.get("content", ""))
 
 
-_BODIES: Mapping[str, Callable[[Card], Iterator[Line]]] = {
+_BODIES: Mapping[str, Callable[[ToolBlock], Iterator[OutputLine]]] = {
     "bash": _shell,
     "job_output": _plain,
     "view": _nothing,

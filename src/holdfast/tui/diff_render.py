@@ -14,12 +14,12 @@ from rich.syntax import Syntax, SyntaxTheme
 from holdfast.domain.line_diff import ColumnPair, DiffLine, changed_span, pair_columns
 from holdfast.tui.palette import Palette
 
-__all__ = ["SPLIT_FROM", "Coloured", "DiffView", "coloured"]
+__all__ = ["SPLIT_WIDTH", "DiffView", "HighlightedLine", "highlight_lines"]
 
 
 # Syntax highlighting for separate lines. Pure.
 
-Coloured: TypeAlias = tuple[tuple[str, Style], ...]
+HighlightedLine: TypeAlias = tuple[tuple[str, Style], ...]
 """The pieces of one line, each with its colour and no other style."""
 
 _MOST_LINES = 600
@@ -27,7 +27,7 @@ _LONGEST = 400
 """Longer lines are usually generated, and slow to highlight."""
 
 
-def coloured(lines: Sequence[str], name: str, theme: str) -> list[Coloured] | None:
+def highlight_lines(lines: Sequence[str], name: str, theme: str) -> list[HighlightedLine] | None:
     """Highlight the lines of a file, up to a limit; None if its language is unknown."""
     lexer = _lexer(name)
     if lexer is None or any(len(line) > _LONGEST for line in lines):
@@ -36,7 +36,7 @@ def coloured(lines: Sequence[str], name: str, theme: str) -> list[Coloured] | No
     return list(_by_line(lexer, "\n".join(lines[:_MOST_LINES]), found))
 
 
-def _by_line(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[Coloured]:  # noqa: ANN401 - of a library without types
+def _by_line(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[HighlightedLine]:  # noqa: ANN401 - of a library without types
     line: list[tuple[str, Style]] = []
     for token, value in lexer.get_tokens(text):
         style = theme.get_style_for_token(token)
@@ -57,7 +57,7 @@ def _lexer(name: str) -> Any:  # noqa: ANN401 - of a library without types
 
 # Draws a change in one column, or in two if there is room. Pure.
 
-SPLIT_FROM = 110
+SPLIT_WIDTH = 110
 """Minimum width for two columns."""
 _SIGNS = {"same": " ", "added": "+", "removed": "-"}
 
@@ -70,7 +70,7 @@ class DiffView:
     def __init__(
         self,
         lines: Sequence[DiffLine],
-        look: Palette,
+        palette: Palette,
         *,
         most: int | None = None,
         split: bool | None = None,
@@ -78,17 +78,17 @@ class DiffView:
         wraps: bool = False,
     ) -> None:
         self._lines = lines
-        self._look = look
+        self._palette = palette
         self._most = most
         self._split = split
         self._wraps = wraps
-        self._colours = _colours(lines, name, look.code_theme) if name and look.has_colours else {}
+        self._colours = _colours(lines, name, palette.code_theme) if name and palette.has_colours else {}
         numbers = max((max(line.old, line.new) for line in lines), default=0)
         self._digits = max(2, len(str(numbers)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width
-        is_split = wide >= SPLIT_FROM if self._split is None else self._split
+        is_split = wide >= SPLIT_WIDTH if self._split is None else self._split
         has_both = {"added", "removed"} <= {line.kind for line in self._lines}
         rows = list(self._columns(wide) if is_split and has_both else self._column(wide))
         shown = rows if self._most is None or len(rows) <= self._most + 1 else rows[: self._most]
@@ -96,7 +96,9 @@ class DiffView:
             yield from row
             yield Segment.line()
         if len(shown) < len(rows):
-            yield Segment(set_cell_size(f"… {len(rows) - len(shown)} more lines", wide), self._style(self._look.faint))
+            yield Segment(
+                set_cell_size(f"… {len(rows) - len(shown)} more lines", wide), self._style(self._palette.faint)
+            )
             yield Segment.line()
 
     def _style(self, text: str) -> Style:
@@ -116,11 +118,11 @@ class DiffView:
     def _numbered(self, gutter: str, rows: list[list[Segment]]) -> Iterator[list[Segment]]:
         """Yield the rows of one line with its numbers before the first row."""
         for at, row in enumerate(rows):
-            yield [Segment(" " * len(gutter) if at else gutter, self._style(self._look.faint)), *row]
+            yield [Segment(" " * len(gutter) if at else gutter, self._style(self._palette.faint)), *row]
 
     def _columns(self, wide: int) -> Iterator[list[Segment]]:
         left = (wide - 3) // 2
-        bar = Segment(" │ ", self._style(self._look.faint))
+        bar = Segment(" │ ", self._style(self._palette.faint))
         for old, new in pair_columns(self._lines):
             if old is not None and old.kind == "hunk":
                 yield [self._hunk(wide)]
@@ -141,11 +143,11 @@ class DiffView:
         """Return the line with its sign in rows of this width; differences from its partner are highlighted."""
         if wide < 2:
             return [[]]
-        look = self._look
+        palette = self._palette
         base, part = {
-            "added": (look.added, look.added_part),
-            "removed": (look.removed, look.removed_part),
-        }.get(line.kind, (look.muted, ""))
+            "added": (palette.added, palette.added_part),
+            "removed": (palette.removed, palette.removed_part),
+        }.get(line.kind, (palette.muted, ""))
         text = line.text.expandtabs(4)
         start, end = changed_span(text, other.text.expandtabs(4)) if other is not None else (0, 0)
         tokens = self._colours.get(id(line), ((text, Style.null()),))
@@ -182,7 +184,7 @@ class DiffView:
         return rows
 
     def _hunk(self, wide: int) -> Segment:
-        return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._look.faint))
+        return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._palette.faint))
 
 
 def _visible(text: str) -> str:
@@ -203,13 +205,13 @@ def _broken(text: str, first: int, wide: int) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, Coloured]:
+def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, HighlightedLine]:
     """Highlight each side separately: a comment that was opened in the old text is not open in the new one."""
-    found: dict[int, Coloured] = {}
+    found: dict[int, HighlightedLine] = {}
     for kinds in (("same", "removed"), ("same", "added")):
         side = [line for line in lines if line.kind in kinds]
         texts = [line.text.expandtabs(4) for line in side]
-        for line, text, pieces in zip(side, texts, coloured(texts, name, theme) or (), strict=False):
+        for line, text, pieces in zip(side, texts, highlight_lines(texts, name, theme) or (), strict=False):
             # Use the tokens only if they reproduce the text exactly.
             if "".join(piece for piece, _ in pieces) == text:
                 found[id(line)] = pieces

@@ -5,10 +5,10 @@ from enum import Enum
 from rich.text import Text
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
-__all__ = ["NEWLINES", "QUEUES", "hints", "learn_keys"]
+__all__ = ["NEWLINE_KEYS", "QUEUE_KEYS", "key_hints", "register_key_sequences"]
 
 
-def hints(*pairs: tuple[str, str]) -> Text:
+def key_hints(*pairs: tuple[str, str]) -> Text:
     """Format the pairs of key and description; a pair without a key is a remark."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for key, what in pairs:
@@ -20,8 +20,8 @@ def hints(*pairs: tuple[str, str]) -> Text:
 
 # Key sequences of older terminals. Textual knows only the newest encoding of modified Enter keys.
 
-QUEUES = ("alt+enter", "\r", "ctrl+q")
-NEWLINES = ("shift+enter", "shift+\r", "ctrl+j")
+QUEUE_KEYS = ("alt+enter", "\r", "ctrl+q")
+NEWLINE_KEYS = ("shift+enter", "shift+\r", "ctrl+j")
 """Names with `\\r` result from Textual's parsing of the encoding that xterm and tmux use."""
 
 
@@ -29,6 +29,6 @@ class _Keys(Enum):
     ALT_ENTER = "alt+enter"
 
 
-def learn_keys() -> None:
+def register_key_sequences() -> None:
     """Map Escape and Enter to Alt-Enter. Otherwise most terminals would steer instead of queue."""
     ANSI_SEQUENCES_KEYS["\x1b\r"] = (_Keys.ALT_ENTER,)  # type: ignore[index]

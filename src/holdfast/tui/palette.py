@@ -11,7 +11,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-__all__ = ["DARK", "LIGHT", "PLAIN", "THEMES", "NoColorFilter", "Palette", "first_theme", "look_of"]
+__all__ = ["DARK", "LIGHT", "PLAIN", "THEMES", "NoColorFilter", "Palette", "default_theme", "derive_palette"]
 
 
 # Built-in themes, in addition to those of Textual.
@@ -65,7 +65,7 @@ THEMES = (
 )
 
 
-def first_theme(environment: Mapping[str, str]) -> str:
+def default_theme(environment: Mapping[str, str]) -> str:
     """Return the default theme: dark, unless the terminal reports a light background."""
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return THEMES[1 if ground in _LIGHT else 0].name
@@ -118,7 +118,7 @@ PLAIN = Palette(
 _NAMES = ("background", "foreground", "primary", "accent", "error", "success", "warning")
 
 
-def look_of(colours: Mapping[str, str], *, is_dark: bool) -> Palette:
+def derive_palette(colours: Mapping[str, str], *, is_dark: bool) -> Palette:
     """Derive the styles from the colours of a theme. A theme that uses the terminal's colours gets our defaults."""
     known = {name: Color.parse(colours[name]) for name in _NAMES}
     if any(colour.ansi is not None for colour in known.values()):
@@ -147,7 +147,7 @@ def look_of(colours: Mapping[str, str], *, is_dark: bool) -> Palette:
 
 
 def _own(theme: Theme) -> Palette:
-    return look_of({name: getattr(theme, name) for name in _NAMES}, is_dark=theme.dark)
+    return derive_palette({name: getattr(theme, name) for name in _NAMES}, is_dark=theme.dark)
 
 
 DARK, LIGHT = _own(THEMES[0]), _own(THEMES[1])

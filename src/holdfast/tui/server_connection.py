@@ -1,21 +1,29 @@
 """The app's connection to the server: one workspace, its events folded into a view, and the user's requests.
 
-It never gives up: a broken stream is resumed, and a server that stopped is started again. The index records which
-messages have changed; drawing is up to the app.
+`ServerConnection` follows the event stream of one workspace and applies every event to a `View`. It never draws: it
+records what has changed and calls `on_change`, and the renderer reads the changes when the next frame is due.
+
+* `view` holds sessions, messages, runs and open requests (`client/view.py`); a snapshot replaces its contents.
+* `index` (`SessionIndex`) holds relations within the shown session that drawing needs, and the changed messages.
+* `servers` (`Servers`) holds the states of MCP and language servers.
+
+The connection never gives up: a broken stream is resumed from its cursor, and a server that has stopped is started
+again. Changing the session fetches a snapshot; events of the stream wait meanwhile (`_is_settled`).
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation, find_or_start
+from holdfast.client.locate import ServerLocation
 from holdfast.client.view import View
+from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionNotification, QuestionNotification
 from holdfast.domain.events import (
     AgentEvent,
@@ -40,89 +48,93 @@ from holdfast.domain.messages import Message, ToolResult
 from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
 from holdfast.tasks import TaskOwner
-from holdfast.tui.blocks import Scene
+from holdfast.tui.blocks import MessageContext
 
-__all__ = ["LSP_WORDS", "LinkState", "ServerConnection", "ServerCounts", "Servers", "SessionIndex", "tally"]
-
-
-# Relations within one session: calls and results, runs and prompts, sub-agents and the calls that started them.
+__all__ = [
+    "LSP_STATE_NAMES",
+    "ConnectionState",
+    "ServerConnection",
+    "ServerCounts",
+    "Servers",
+    "SessionIndex",
+    "count_servers",
+]
 
 
 class SessionIndex:
-    """Indexes the messages of a session and of its sub-agents."""
+    """Relations within one session: calls and results, runs and prompts, sub-agents and the calls that started them."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._results: dict[ToolCallId, ToolResult] = {}
         self._calls: dict[ToolCallId, MessageId] = {}
-        self._asked: dict[RunId, int] = {}
-        self._helpers: dict[SessionId, dict[MessageId, Message]] = {}
+        self._prompted_at: dict[RunId, int] = {}
+        self._subagents: dict[SessionId, dict[MessageId, Message]] = {}
         self.latest: MessageId | None = None
         """The newest answer."""
-        self.dirty: dict[MessageId, None] = {}
-        """Messages of the session that changed since they were drawn."""
-        self.scene = Scene(self._results, view.outputs, self._helped, self._asked_at)
+        self.changed: dict[MessageId, None] = {}
+        """Messages of the session that changed since they were drawn, in order. The renderer clears it."""
+        self.context = MessageContext(self._results, view.outputs, self._subagent_messages, self._run_prompted_at)
 
     def load(self, messages: Iterable[Message]) -> None:
-        """Replace the contents."""
-        for known in (self._results, self._calls, self._asked, self._helpers, self.dirty):
+        """Replace the contents. Nothing is marked as changed: the caller redraws everything."""
+        for known in (self._results, self._calls, self._prompted_at, self._subagents, self.changed):
             known.clear()
         self.latest = None
         for message in messages:
-            self.put(message)
-        self.dirty.clear()
+            self.add(message)
+        self.changed.clear()
 
-    def put(self, message: Message) -> None:
-        """Add or replace a message."""
-        self.dirty[message.id] = None
+    def add(self, message: Message) -> None:
+        """Add or replace a message, and mark it and the message of its calls as changed."""
+        self.changed[message.id] = None
         if message.role == "assistant":
             self.latest = message.id
         elif message.role == "user":
-            self._asked.setdefault(message.run_id, message.created_at)
+            self._prompted_at.setdefault(message.run_id, message.created_at)
         for call in message.tool_calls:
             self._calls[call.id] = message.id
         for result in message.tool_results:
             self._results[result.tool_call_id] = result
             if (owner := self._calls.get(result.tool_call_id)) is not None:
-                self.dirty[owner] = None
+                self.changed[owner] = None
 
-    def touch(self, message: MessageId) -> None:
+    def mark_changed(self, message: MessageId) -> None:
         """Mark a message as changed."""
-        self.dirty[message] = None
+        self.changed[message] = None
 
     # Sub-agents.
 
-    def sender(self, session: SessionId) -> MessageId | None:
+    def starting_message(self, session: SessionId) -> MessageId | None:
         """Return the message of this session whose call started the sub-agent with that session."""
-        message, sign, call = session.partition("$$")
-        return MessageId(message) if sign and self._calls.get(ToolCallId(call)) == message else None
+        # The session of a sub-agent is named after the message and the call that started it.
+        message, separator, call = session.partition("$$")
+        return MessageId(message) if separator and self._calls.get(ToolCallId(call)) == message else None
 
-    def put_helper(self, session: SessionId, messages: Iterable[Message]) -> None:
+    def add_subagent(self, session: SessionId, messages: Iterable[Message]) -> None:
         """Add the earlier messages of a sub-agent."""
-        if (owner := self.sender(session)) is not None:
-            self._helpers[session] = {message.id: message for message in messages}
-            self.dirty[owner] = None
+        if (owner := self.starting_message(session)) is not None:
+            self._subagents[session] = {message.id: message for message in messages}
+            self.changed[owner] = None
 
-    def unread_helpers(self, limit: int = 20) -> list[SessionId]:
+    def unloaded_subagents(self, limit: int = 20) -> list[SessionId]:
         """Return sessions of sub-agents whose messages have not been fetched, the newest first."""
-        named = (helper_session(message, call) for call, message in reversed(self._calls.items()))
-        return [name for name in named if name in self._view.sessions and name not in self._helpers][:limit]
+        names = (helper_session(message, call) for call, message in reversed(self._calls.items()))
+        return [name for name in names if name in self._view.sessions and name not in self._subagents][:limit]
 
-    def _helped(self, message: MessageId, call: ToolCallId) -> tuple[Message, ...]:
+    def _subagent_messages(self, message: MessageId, call: ToolCallId) -> tuple[Message, ...]:
         name = helper_session(message, call)
         if name not in self._view.sessions:
             return ()
-        known = dict(self._helpers.get(name, {}))
+        known = dict(self._subagents.get(name, {}))
         known.update((item.id, item) for item in self._view.messages(name))
         return tuple(known.values())
 
-    def _asked_at(self, run: RunId) -> int:
-        return self._asked.get(run, 0)
+    def _run_prompted_at(self, run: RunId) -> int:
+        return self._prompted_at.get(run, 0)
 
 
-# State of MCP and language servers: fetched once, then updated by events.
-
-LSP_WORDS = {
+LSP_STATE_NAMES = {
     LspState.UNSTARTED: "not started",
     LspState.STARTING: "starting",
     LspState.READY: "ready",
@@ -133,22 +145,22 @@ LSP_WORDS = {
 
 
 class ServerCounts(msgspec.Struct, frozen=True):
-    """Number of servers of a kind, and how many are ready or have problems."""
+    """Number of servers of one kind, and how many of them are ready or have failed."""
 
     kind: str
     ready: int
-    troubled: int
+    failed: int
     total: int
 
 
 class Servers:
-    """The servers of one workspace."""
+    """States of the MCP and language servers of one workspace: fetched once, then updated by events."""
 
     def __init__(self) -> None:
         self.mcps: dict[str, McpInfo] = {}
         self.lsps: dict[str, LspInfo] = {}
 
-    async def read(self, client: Client, workspace: WorkspaceId) -> None:
+    async def fetch(self, client: Client, workspace: WorkspaceId) -> None:
         """Fetch the states; keeps the previous ones if the request fails."""
         try:
             self.mcps = await client.mcp_states(workspace)
@@ -156,8 +168,8 @@ class Servers:
         except ClientError:
             return
 
-    def take(self, event: object) -> bool:
-        """Process an event. Returns True if it concerns a server."""
+    def apply(self, event: object) -> bool:
+        """Apply an event. Returns True if it concerns a server."""
         match event:
             case McpEvent(change=change):
                 notice = change.object
@@ -170,86 +182,84 @@ class Servers:
                     prompt_count=notice.prompt_count,
                     resource_count=notice.resource_count,
                 )
-            case LspEvent(change=told):
-                self.lsps[told.object.name] = LspInfo(
-                    told.object.name, told.object.state, NEVER, told.object.error, told.object.diagnostic_count
+            case LspEvent(change=change):
+                status = change.object
+                self.lsps[status.name] = LspInfo(
+                    status.name, status.state, NEVER, status.error, status.diagnostic_count
                 )
             case _:
                 return False
         return True
 
-    def tallies(self) -> Iterator[ServerCounts]:
+    def counts(self) -> Iterator[ServerCounts]:
         """Yield the counts of each kind. Disabled and unused servers do not count."""
         mcps = [info.state for info in self.mcps.values() if info.state != "disabled"]
-        yield from tally("mcp", mcps, "connected", ("error", "needs auth"))
+        yield from count_servers("mcp", mcps, "connected", ("error", "needs auth"))
         idle = (LspState.UNSTARTED, LspState.STOPPED, LspState.DISABLED)
         lsps = [info.state for info in self.lsps.values() if info.state not in idle]
-        yield from tally("lsp", lsps, LspState.READY, (LspState.ERROR,))
+        yield from count_servers("lsp", lsps, LspState.READY, (LspState.ERROR,))
 
 
-def tally(kind: str, states: Iterable[object], good: object, bad: Iterable[object]) -> Iterator[ServerCounts]:
+def count_servers(kind: str, states: Iterable[object], good: object, bad: Iterable[object]) -> Iterator[ServerCounts]:
     """Count the servers of a kind; yields nothing if there are none."""
-    known, wrong = list(states), set(bad)
+    known, failed = list(states), set(bad)
     if known:
-        yield ServerCounts(kind, known.count(good), sum(state in wrong for state in known), len(known))
+        yield ServerCounts(kind, known.count(good), sum(state in failed for state in known), len(known))
 
 
-# The app's connection to the server: one workspace, its events folded into a view, and the user's requests.
-
-LinkState = Literal["connecting", "live", "broken"]
+ConnectionState = Literal["connecting", "live", "broken"]
 
 
 class ServerConnection:
     """Connection of one terminal app to a workspace."""
 
     def __init__(
-        self, where: ServerLocation, directory: str, *, on_change: Callable[[], None], yolo: bool = False
+        self, location: ServerLocation, directory: str, *, on_change: Callable[[], None], yolo: bool = False
     ) -> None:
-        self._where = where
-        self._directory = where.directory or directory
+        environment = [f"{name}={value}" for name, value in os.environ.items()]
+        self._connection = WorkspaceConnection(
+            location, directory, environment, via="terminal", yolo=self._initial_yolo
+        )
         self.yolo = yolo
         """True if prompts of this client are approved automatically, also where other clients are asked for
         approval.
         """
         self._on_change = on_change
         self._tasks = TaskOwner()
-        self._client: Client | None = None
-        self._workspace = WorkspaceId("")
         self.view = View()
         self.index = SessionIndex(self.view)
         self.servers = Servers()
         self.session: SessionId | None = None
-        self.state: LinkState = "connecting"
-        self.trouble = ""
-        self.is_new = True
-        """True if the whole session has to be drawn."""
+        self.state: ConnectionState = "connecting"
+        self.error = ""
+        self.needs_full_redraw = True
+        """True if the whole session has to be drawn. The renderer resets it."""
         self.notice: AgentNotice | None = None
         """The last notice of the engine about the current run, until the run continues."""
-        self.answers: dict[str, PermissionNotification | QuestionNotification] = {}
+        self.outcomes: dict[str, PermissionNotification | QuestionNotification] = {}
         """Outcomes of approvals and questions, by their ids."""
-        self.told: list[str] = []
+        self.warnings: list[str] = []
         """Notices that have not been shown yet."""
-        self.ended: list[RunId] = []
+        self.ended_runs: list[RunId] = []
         """Runs of any session that have ended since the app last checked."""
-        self.others = 0
+        self.other_clients = 0
         """Number of other clients that view the same session."""
         self._order: dict[RunId, int] = {}
-        self._reads = 0
+        self.workspace_reads = 0
         self._is_ready = asyncio.Event()
         self._is_settled = asyncio.Event()
         """Cleared while a snapshot is being fetched. Stream events wait meanwhile: a snapshot older than events that
         were already applied would undo them, and they are not sent twice.
         """
         self._is_settled.set()
-        self._awaited = 0
-        self.shells: list[str] = []
+        self._pending_snapshots = 0
+        self.shell_commands: list[str] = []
         """Shell commands that were started here and are running."""
 
     @property
     def client(self) -> Client:
         """The client; available after `open`."""
-        assert self._client is not None, "the link is open"
-        return self._client
+        return self._connection.client
 
     @property
     def is_open(self) -> bool:
@@ -259,221 +269,171 @@ class ServerConnection:
     @property
     def workspace(self) -> WorkspaceId:
         """The id of the workspace."""
-        return self._workspace
+        return self._connection.workspace
 
     @property
     def directory(self) -> str:
         """The directory of the workspace."""
-        return self.view.workspace.path if self.view.workspace else self._directory
+        return self.view.workspace.path if self.view.workspace else self._connection.directory
 
     async def open(self) -> None:
         """Find or start the server, open the workspace and load its state. Raises `ClientError`."""
-        await self._enter()
-        self._load(await self.client.snapshot(self._workspace))
+        await self._connection.enter()
+        self._load(await self.client.snapshot(self.workspace))
         self._is_ready.set()
-        self._tasks.start(self._follow(), name="events")
+        self._tasks.start(self._connection.follow(self._receive, self._report_trouble), name="events")
 
     async def close(self) -> None:
         """Stop following and leave the workspace."""
         self._tasks.cancel_all()
         await self._tasks.drain()
-        if self._client is None:
-            return
-        if self._workspace:
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._client.leave_workspace(self._workspace)
-            except (ClientError, TimeoutError):
-                pass
-        await self._client.close()
+        await self._connection.leave()
 
-    async def _enter(self) -> None:
-        thin = await asyncio.to_thread(find_or_start, self._where)
-        address = thin.address
-        thin.close()
-        if self._client is None:
-            self._client = Client(address, via="terminal")
-        else:
-            self._client.address = address
-        # The client's environment does not apply to another machine.
-        is_here = self._where.again is None
-        environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_here else ()
-        # When reconnecting to a restarted server, keep the mode of the workspace: other clients use it too.
-        yolo = self.yolo if self.view.workspace is None else self.view.workspace.yolo
-        body = await self._client.create_workspace(self._directory, yolo=yolo, env=environment)
-        self._workspace = body.id
+    def _initial_yolo(self) -> bool:
+        """Return the mode to open the workspace with. After a reconnect it is kept: other clients use it too."""
+        return self.yolo if self.view.workspace is None else self.view.workspace.yolo
 
-    # Following the stream.
+    # Following the event stream.
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._stream()
-            except ClientError as error:
-                self._set_state("broken", str(error))
-            try:
-                await self._enter()
-            except ClientError as error:
-                self._set_state("broken", str(error))
-                await asyncio.sleep(1.0)
+    async def _receive(self, item: StreamEvent) -> None:
+        await self._is_settled.wait()
+        if self.state != "live":
+            self._set_state("live", "")
+            self._start_task(self._report_session())
+            self._start_task(self._read_servers())
+        self._apply(item)
+        if self.view.is_stale:
+            self._load(await self.client.snapshot(self.workspace, self.session))
 
-    async def _stream(self) -> None:
-        async with self.client.events(self._workspace, since=self.view.cursor) as events:
-            watching = self._tasks.start(self._watch(events), name="connection")
-            try:
-                async for item in events:
-                    await self._is_settled.wait()
-                    if self.state != "live":
-                        self._set_state("live", "")
-                        self._start(self._say_where())
-                        self._start(self._read_servers())
-                    self._take(item)
-                    if self.view.is_stale:
-                        self._load(await self.client.snapshot(self._workspace, self.session))
-            finally:
-                watching.cancel()
-
-    async def _watch(self, events: object) -> None:
-        """Report a connection that is lost for longer than a moment, and restart a server that has stopped."""
-        missed = 0
-        while True:
-            await asyncio.sleep(0.5)
-            if getattr(events, "is_connected", True):
-                missed = 0
-                continue
-            missed += 1
-            self._set_state("broken", str(getattr(events, "trouble", "") or ""))
-            if missed % 2 == 0 and self._where.can_come_back:
-                try:
-                    await self._enter()
-                except ClientError as error:
-                    self._set_state("broken", str(error))
+    def _report_trouble(self, reason: str) -> None:
+        self._set_state("broken", reason)
 
     async def _read_presence(self) -> None:
         """Fetch the number of clients: events report only changes."""
         if self.session is None or self.state != "live":
             return
         try:
-            session = await self.client.get_session(self._workspace, self.session)
+            session = await self.client.get_session(self.workspace, self.session)
         except ClientError:
             return
         if session.id == self.session:
-            self._count(session.attached_clients)
+            self._set_clients(session.attached_clients)
 
-    def _count(self, clients: int) -> None:
+    def _set_clients(self, clients: int) -> None:
         others = max(0, clients - 1)
-        if others != self.others:
-            self.others = others
+        if others != self.other_clients:
+            self.other_clients = others
             self._on_change()
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.start(work, name="aside")
 
-    def _set_state(self, state: LinkState, trouble: str) -> None:
-        if (state, trouble) != (self.state, self.trouble):
-            self.state, self.trouble = state, trouble
+    def _set_state(self, state: ConnectionState, error: str) -> None:
+        if (state, error) != (self.state, self.error):
+            self.state, self.error = state, error
             self._on_change()
 
     def _load(self, snapshot: SnapshotBody) -> None:
         self.view.load(snapshot, self.session)
+        self._connection.cursor = self.view.cursor
         self.index.load(self.messages())
-        self.is_new = True
+        self.needs_full_redraw = True
         self.notice = None
-        self._start(self._read_helpers())
+        self._start_task(self._load_subagents())
         self._on_change()
 
-    async def _read_helpers(self) -> None:
-        for name in self.index.unread_helpers():
+    async def _load_subagents(self) -> None:
+        for name in self.index.unloaded_subagents():
             try:
-                self.index.put_helper(name, await self.client.list_messages(self._workspace, name))
+                self.index.add_subagent(name, await self.client.list_messages(self.workspace, name))
             except ClientError:
                 return
             self._on_change()
 
-    def _take(self, item: StreamEvent) -> None:
+    def _apply(self, item: StreamEvent) -> None:
         if isinstance(item.event, ConfigChangedEvent):
-            self._start(self._read_workspace())
-            self._start(self._read_servers())
-        elif self.servers.take(item.event):
+            self._start_task(self._read_workspace())
+            self._start_task(self._read_servers())
+        elif self.servers.apply(item.event):
             self._on_change()
         elif isinstance(item.event, AttachedEvent) and item.event.change.object.session_id == self.session:
-            self._count(item.event.change.object.clients)
+            self._set_clients(item.event.change.object.clients)
         if not self.view.apply(item):
             return
         match item.event:
             case MessageEvent(change=change):
-                self._touch(change.object.session_id, change.object.id, change.object)
+                self._mark_changed(change.object.session_id, change.object.id, change.object)
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
-                self._touch(growth.session_id, growth.message_id)
+                self._mark_changed(growth.session_id, growth.message_id)
             case ToolOutputEvent(payload=output):
-                self._touch(output.session_id, output.message_id)
+                self._mark_changed(output.session_id, output.message_id)
             case event:
-                self._note(event)
+                self._apply_status(event)
         self._on_change()
 
-    def _note(self, event: object) -> None:
+    def _apply_status(self, event: object) -> None:
         """Process an event that is not part of a message but changes the display."""
         match event:
-            case AgentEvent(change=said):
-                self.notice = said.object if said.object.type in ("retrying", "re_authenticate") else self.notice
-                self.told += [said.object.error] if said.object.type == "fallback" else []
+            case AgentEvent(change=change):
+                self.notice = change.object if change.object.type in ("retrying", "re_authenticate") else self.notice
+                self.warnings += [change.object.error] if change.object.type == "fallback" else []
             case PermissionNotificationEvent(change=answer):
-                self.answers[answer.object.id] = answer.object
+                self.outcomes[answer.object.id] = answer.object
             case QuestionNotificationEvent(change=closed):
-                self.answers[closed.object.batch_id] = closed.object
+                self.outcomes[closed.object.batch_id] = closed.object
             case RunEvent(change=run) if run.type == "updated" and run.object.state == "waiting":
-                self._start(self._read_order())
+                self._start_task(self._read_order())
             case RunCompleteEvent(change=end):
                 self.notice = None if self.notice and self.notice.type == "retrying" else self.notice
-                self.ended.append(end.object.run_id)
+                self.ended_runs.append(end.object.run_id)
             case SessionEvent(change=session) if session.type == "deleted" and session.object.id == self.session:
-                self.session, self.is_new = None, True
+                self.session, self.needs_full_redraw = None, True
                 self.index.load(())
             case _:
                 pass
 
-    def _touch(self, session: SessionId, message: MessageId, whole: Message | None = None) -> None:
+    def _mark_changed(self, session: SessionId, message: MessageId, full: Message | None = None) -> None:
         if session != self.session:
-            if (owner := self.index.sender(session)) is not None:
-                self.index.touch(owner)
+            if (owner := self.index.starting_message(session)) is not None:
+                self.index.mark_changed(owner)
             return
         self.notice = None
-        if whole is not None:
-            self.index.put(whole)
+        if full is not None:
+            self.index.add(full)
         else:
-            self.index.touch(message)
+            self.index.mark_changed(message)
 
     async def _read_order(self) -> None:
         """Fetch the order of the queue: the event of a run that was moved does not contain its position."""
         if self.session is None:
             return
         try:
-            texts = await self.client.list_queued(self._workspace, self.session)
+            texts = await self.client.list_queued(self.workspace, self.session)
         except ClientError:
             return
-        left = self.waiting()
+        queued = self.waiting()
         self._order = {}
-        for place, text in enumerate(texts):
-            found = next((run for run in left if run.prompt == text), None)
+        for position, text in enumerate(texts):
+            found = next((run for run in queued if run.prompt == text), None)
             if found is not None:
-                left.remove(found)
-                self._order[found.run_id] = place
+                queued.remove(found)
+                self._order[found.run_id] = position
         self._on_change()
 
     async def _read_workspace(self) -> None:
         """Fetch the workspace. Of concurrent requests only the result of the last one is used."""
-        self._reads += 1
-        mine = self._reads
+        self.workspace_reads += 1
+        number = self.workspace_reads
         try:
-            workspace = await self.client.get_workspace(self._workspace)
+            workspace = await self.client.get_workspace(self.workspace)
         except ClientError:
             return
-        if mine == self._reads:
+        if number == self.workspace_reads:
             self.view.workspace = workspace
             self._on_change()
 
     async def _read_servers(self) -> None:
-        await self.servers.read(self.client, self._workspace)
+        await self.servers.fetch(self.client, self.workspace)
         self._on_change()
 
     # State.
@@ -504,14 +464,14 @@ class ServerConnection:
 
     # Requests of the user.
 
-    async def choose(self, session: SessionId | None) -> None:
+    async def open_session(self, session: SessionId | None) -> None:
         """View another session, or none."""
         before, self.session = self.session, session
-        self.others = 0
-        self._awaited += 1
+        self.other_clients = 0
+        self._pending_snapshots += 1
         self._is_settled.clear()
         try:
-            snapshot = await self.client.snapshot(self._workspace, session)
+            snapshot = await self.client.snapshot(self.workspace, session)
             if session == self.session:
                 self._load(snapshot)
         except ClientError:
@@ -519,15 +479,15 @@ class ServerConnection:
             self.session = before if session == self.session else self.session
             raise
         finally:
-            self._awaited -= 1
-            if not self._awaited:
+            self._pending_snapshots -= 1
+            if not self._pending_snapshots:
                 self._is_settled.set()
-        await self._say_where()
+        await self._report_session()
 
-    async def _say_where(self) -> None:
+    async def _report_session(self) -> None:
         """Report the current session for other clients to see. Without an open stream the server refuses it."""
         try:
-            await self.client.set_current_session(self._workspace, self.session or SessionId(""))
+            await self.client.set_current_session(self.workspace, self.session or SessionId(""))
         except ClientError:
             return
         await self._read_presence()
@@ -535,11 +495,11 @@ class ServerConnection:
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()
     ) -> Accepted:
-        """Send a prompt; the first one creates the session. Waits until the link is open."""
+        """Send a prompt; the first one creates the session. Waits until the connection is open."""
         await self._is_ready.wait()
         if self.session is None:
-            made = await self.client.create_session(self._workspace)
-            await self.choose(made.id)
+            created = await self.client.create_session(self.workspace)
+            await self.open_session(created.id)
         assert self.session is not None
         message = AgentMessage(
             self.session,
@@ -550,10 +510,21 @@ class ServerConnection:
             interactive=True,
             yolo=self.yolo,
         )
-        return await self.client.send_prompt(self._workspace, message)
+        return await self.client.send_prompt(self.workspace, message)
 
     async def cancel(self) -> tuple[RunId, ...]:
         """Cancel the runs of the session; returns those that were cancelled."""
         if self.session is None:
             return ()
-        return tuple((await self.client.cancel_session(self._workspace, self.session)).cancelled)
+        return tuple((await self.client.cancel_session(self.workspace, self.session)).cancelled)
+
+    async def answer_permission(self, body: dict[str, Any]) -> None:
+        """Send the answer to an approval. Raises `ClientError`."""
+        await self.client.grant(self.workspace, body)
+
+    async def answer_question(self, request_id: str, body: dict[str, Any]) -> None:
+        """Send the answers to a batch of questions; `cancelled` in the body dismisses it. Raises `ClientError`."""
+        if body.get("cancelled"):
+            await self.client.cancel_question(self.workspace, request_id)
+        else:
+            await self.client.answer_question(self.workspace, msgspec.to_builtins(body))

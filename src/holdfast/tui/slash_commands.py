@@ -1,24 +1,27 @@
-"""Slash commands: the app's own, and those of extensions."""
+"""Slash commands: the app's own, and those of extensions.
+
+Own commands run an action of the app at once. Commands of extensions are sent as prompts, which the server expands.
+"""
 
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from textual import work
 
 from holdfast.client.errors import ClientError
 from holdfast.domain.extensions import CommandNote
-from holdfast.tui.base_app import Stage
+from holdfast.tui.app_context import AppContext
 from holdfast.tui.screens.dialogs import Form
-from holdfast.tui.screens.picker import Choice, Picker
-from holdfast.tui.widgets.composer import Composer
+from holdfast.tui.screens.picker import Picker, PickerItem
 
-__all__ = ["COMMANDS", "Command", "Slashes", "typed"]
+__all__ = ["COMMANDS", "Command", "SlashCommands", "command_prompt"]
 
-
-# The app's own commands, for the palette and for `/` in the editor. Pure.
+_MAX_AGE = 5.0
+"""Seconds for which a list of commands is reused."""
+_MAX_COMPLETIONS = 10
+_COMMAND_ONLY = re.compile(r"/[\w:.-]+")
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -34,75 +37,69 @@ COMMANDS = (
     Command("new", "New session", "new_session", "ctrl+n"),
     Command("sessions", "Sessions: open, rename, delete", "sessions", "ctrl+s"),
     Command("models", "Choose a model, set a key", "models", "ctrl+l"),
-    Command("effort", "How much the model thinks", "effort", "f2"),
-    Command("changes", "Files this session changed; undo", "changes"),
-    Command("runs", "Runs: what was asked, how it ended", "runs"),
+    Command("effort", "Reasoning effort of the model", "effort", "f2"),
+    Command("changes", "Files that this session changed; undo", "changes"),
+    Command("runs", "Runs: prompts and outcomes", "runs"),
     Command("jobs", "Background jobs", "jobs"),
     Command("extensions", "MCP servers, language servers, skills", "extensions"),
-    Command("queue", "Prompts that wait", "queue_focus", "ctrl+t"),
-    Command("back", "Take back prompts that were cancelled elsewhere", "take_back"),
+    Command("queue", "Queued prompts", "queue_focus", "ctrl+t"),
+    Command("back", "Restore prompts cancelled elsewhere", "take_back"),
     Command("find", "Find in the conversation", "find", "ctrl+f"),
-    Command("recall", "Find a prompt you sent before", "recall", "ctrl+r"),
+    Command("recall", "Find an earlier prompt", "recall", "ctrl+r"),
     Command("editor", "Write in your own editor", "editor", "ctrl+o"),
     Command("summarize", "Summarise this session", "summarize"),
     Command("init", "Describe this project in a file", "init"),
     Command("yolo", "Auto-approve: let tools act without asking, or not", "yolo", "ctrl+y"),
     Command("theme", "Choose a theme", "themes"),
-    Command("fold", "Unfold or fold all tools and thoughts", "fold_all"),
-    Command("help", "Keys", "help", "ctrl+g"),
-    Command("quit", "Leave; runs go on", "leave", "ctrl+c"),
+    Command("fold", "Fold or unfold tool calls and reasoning", "fold_all"),
+    Command("help", "All keys", "help", "ctrl+g"),
+    Command("quit", "Leave; runs continue", "leave", "ctrl+c"),
 )
-
-
-# Slash commands: the app's own, and those of extensions.
-
-_FRESH = 5.0
-"""Seconds for which a list of commands is reused."""
-_MOST = 10
-_ALONE = re.compile(r"/[\w:.-]+")
+"""The app's own commands, for the palette and for `/` in the composer."""
 _OWN = {command.name: command for command in COMMANDS}
 
 
-class Slashes(Stage):
-    """Runs slash commands. Own commands act at once; those of extensions are sent as prompts, which the server
-    expands.
-    """
+class SlashCommands:
+    """Lists, completes and runs slash commands."""
 
-    _brought: Sequence[CommandNote] = ()
-    _brought_at = -_FRESH
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+        self._extension_commands: Sequence[CommandNote] = ()
+        self._fetched_at = -_MAX_AGE
 
-    @work
-    async def action_commands(self) -> None:
-        """Show all commands."""
-        await self.read_commands()
-        choices = [Choice(f"/{item.name}", item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
-        choices += [Choice(f"/{item.name}", f"/{item.name}", _about(item)) for item in self._others()]
-        picked = await self.push_screen_wait(Picker("Commands", choices))
+    async def choose(self) -> None:
+        """Show all commands and run the one that the user chooses."""
+        await self.refresh()
+        items = [PickerItem(f"/{item.name}", item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
+        items += [PickerItem(f"/{item.name}", f"/{item.name}", _summary(item)) for item in self._not_shadowed()]
+        picked = await self._context.show_dialog(Picker("Commands", items))
         if picked is not None:
-            await self.run_slash(picked.value[1:])
+            await self.run(picked.value[1:])
 
-    async def read_commands(self) -> None:
+    async def refresh(self) -> None:
         """Fetch the commands of extensions. If the request fails only own commands are offered."""
-        if time.monotonic() - self._brought_at <= _FRESH or not self.link.is_open:
+        connection = self._context.connection
+        if time.monotonic() - self._fetched_at <= _MAX_AGE or not connection.is_open:
             return
         try:
-            self._brought = await self.link.client.list_commands(self.link.workspace)
+            self._extension_commands = await connection.client.list_commands(connection.workspace)
         except ClientError:
-            self._brought = ()
-        # Set only after the request: typing on cancels it, and the next one must fetch again.
-        self._brought_at = time.monotonic()
+            self._extension_commands = ()
+        # Set only after the request: further typing cancels it, and the next one must fetch again.
+        self._fetched_at = time.monotonic()
 
-    def fitting_commands(self, letters: str) -> list[tuple[str, str]]:
+    def completions(self, letters: str) -> list[tuple[str, str]]:
         """Return the commands whose name contains the letters; those that begin with them first."""
         small = letters.lower()
         own = [(item.name, item.title) for item in COMMANDS]
-        others = [(item.name, _about(item)) for item in self._others()]
-        fitting = [(name, about) for name, about in (*own, *others) if small in name.lower()]
-        fitting.sort(key=lambda item: not item[0].lower().startswith(small))
-        return [(f"/{name}", about) for name, about in fitting[:_MOST]]
+        others = [(item.name, _summary(item)) for item in self._not_shadowed()]
+        found = [(name, summary) for name, summary in (*own, *others) if small in name.lower()]
+        found.sort(key=lambda item: not item[0].lower().startswith(small))
+        return [(f"/{name}", summary) for name, summary in found[:_MAX_COMPLETIONS]]
 
-    def _others(self) -> list[CommandNote]:
-        return [item for item in self._brought if item.name not in _OWN]
+    def _not_shadowed(self) -> list[CommandNote]:
+        """Return the commands of extensions that do not have the name of an own one."""
+        return [item for item in self._extension_commands if item.name not in _OWN]
 
     def is_own(self, text: str) -> bool:
         """Return True if the text is one of the app's own commands, which may be sent before it is offered."""
@@ -112,45 +109,45 @@ class Slashes(Stage):
         """Return True if the text is only a command, and an unknown one: a typing error, which is not sent to the
         model.
         """
-        if not _ALONE.fullmatch(text) or not self.link.is_open:
+        connection = self._context.connection
+        if not _COMMAND_ONLY.fullmatch(text) or not connection.is_open:
             return False
         try:
-            known = await self.link.client.list_commands(self.link.workspace)
+            known = await connection.client.list_commands(connection.workspace)
         except ClientError:
             return False
         return text[1:] not in {*_OWN, *(item.name for item in known)}
 
-    async def run_slash(self, name: str) -> None:
+    async def run(self, name: str) -> None:
         """Run an own command, or prepare or send one of an extension."""
         if name in _OWN:
-            await self.run_action(_OWN[name].action)
+            await self._context.run_action(_OWN[name].action)
             return
-        note = next((item for item in self._brought if item.name == name), None)
+        note = next((item for item in self._extension_commands if item.name == name), None)
         if note is None or (note.hint and not note.arguments):
             # The user types the arguments.
-            self.editor.text = f"/{name} "
-            self.editor.move_cursor(self.editor.document.end)
-            self.editor.focus()
+            self._context.composer.set_text(f"/{name} ")
+            self._context.composer.focus()
         elif note.arguments:
-            self._fill_in(note)
+            self._context.start(self._fill_in, note)
         else:
-            self.post_message(Composer.Sent(f"/{name}", queues=False))
+            self._context.submit(f"/{name}")
 
-    @work
     async def _fill_in(self, note: CommandNote) -> None:
-        values = await self.push_screen_wait(Form(note))
-        self.editor.focus()
+        """Request the arguments of a command, and send it."""
+        values = await self._context.show_dialog(Form(note))
+        self._context.composer.focus()
         if values is not None:
-            self.post_message(Composer.Sent(typed(note.name, values), queues=False))
+            self._context.submit(command_prompt(note.name, values))
 
 
-def _about(note: CommandNote) -> str:
+def _summary(note: CommandNote) -> str:
     """Return the first sentence of the description, and the source."""
     first = note.description.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     return " · ".join(word for word in (first or note.hint, note.source) if word)
 
 
-def typed(name: str, values: dict[str, str]) -> str:
+def command_prompt(name: str, values: Mapping[str, str]) -> str:
     """Return a command with its arguments as a prompt."""
-    given = [shlex.quote(f"{key}={value}") for key, value in values.items() if value]
-    return " ".join((f"/{name}", *given))
+    arguments = [shlex.quote(f"{key}={value}") for key, value in values.items() if value]
+    return " ".join((f"/{name}", *arguments))

@@ -7,7 +7,7 @@ from textual.filter import LineFilter
 
 from holdfast.client.terminal_text import BIDI, CONTROLS, strip_escapes
 
-__all__ = ["SanitizeFilter", "shown_exactly", "without_codes"]
+__all__ = ["SanitizeFilter", "escaped_text", "final_line"]
 
 
 _GONE = dict.fromkeys((*CONTROLS, *BIDI))
@@ -26,7 +26,7 @@ class SanitizeFilter(LineFilter):
         ]
 
 
-def without_codes(line: str) -> str:
+def final_line(line: str) -> str:
     """Return a line of a command's output as a terminal would finally show it: without colours and overwritten text."""
     line = strip_escapes(line, kept="\r\t")
     return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
@@ -37,7 +37,7 @@ def without_codes(line: str) -> str:
 _HIDDEN = frozenset(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF, 0xAD)))
 
 
-def shown_exactly(text: str) -> Text:
+def escaped_text(text: str) -> Text:
     """Escape control characters and invisible ones: the displayed text is exactly what would be executed."""
     shown = Text()
     for character in text:

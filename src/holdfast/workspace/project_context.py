@@ -24,7 +24,14 @@ from holdfast.workspace.files.open_files import read_within
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
 from holdfast.workspace.git.status_scan import Scan
 
-__all__ = ["CONTEXT_NAMES", "ContextLoader", "ContextOptions", "context_files", "context_places", "git_state"]
+__all__ = [
+    "CONTEXT_NAMES",
+    "ContextLoader",
+    "ContextOptions",
+    "find_context_sources",
+    "git_state",
+    "read_context_files",
+]
 
 CONTEXT_NAMES = (
     "AGENTS.md",
@@ -46,71 +53,73 @@ CONTEXT_NAMES = (
     ".cursorrules",
     ".cursor/rules",
 )
-_LONGEST_FILE = 32_768
-_LONGEST = 98_304
-_MOST_FILES = 64
-_SESSIONS = 256
+_MAX_FILE_TEXT = 32_768
+_MAX_TEXT = 98_304
+_MAX_FILES = 64
+_MAX_SESSIONS = 256
 
 
-class ContextPlace(NamedTuple):
+class ContextSource(NamedTuple):
     """A context file, and the directories that its target must be in; none for the user's own files."""
 
     path: str
-    tops: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
 
 
-def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[ContextPlace]:
+def find_context_sources(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[ContextSource]:
     """Return existing context files: the user's own first, then the project's, from the top of its repository down."""
     top = Path(repository_of(str(directory)) or directory)
-    folders = [str(place) for place in (directory, *directory.parents) if place == top or top in place.parents]
+    folders = [str(source) for source in (directory, *directory.parents) if source == top or top in source.parents]
     named = [f"{folder}/{name}" for folder in reversed(folders) for name in CONTEXT_NAMES]
     named += (os.path.join(directory, name) for name in more)
-    mine = [ContextPlace(found) for place in own for found in _files_at(str(place))]
-    theirs = [ContextPlace(found, _tops(place, str(top))) for place in named for found in _files_at(place)]
-    return mine + [place for place in theirs if _keeps_inside(place)]
+    own_sources = [ContextSource(found) for source in own for found in _files_at(str(source))]
+    project_sources = [
+        ContextSource(found, _allowed_directories(source, str(top))) for source in named for found in _files_at(source)
+    ]
+    return own_sources + [source for source in project_sources if _is_allowed(source)]
 
 
-def _tops(place: str, top: str) -> tuple[str, ...]:
+def _allowed_directories(source: str, top: str) -> tuple[str, ...]:
     """Return the directories that a project's links may refer to: none outside, because the content is sent to a
     model. A path outside of the project was named by the user; a directory then permits its content.
     """
-    return (top, os.path.normpath(place)) if not is_within(top, os.path.normpath(place)) else (top,)
+    return (top, os.path.normpath(source)) if not is_within(top, os.path.normpath(source)) else (top,)
 
 
-def _keeps_inside(place: ContextPlace) -> bool:
-    real = os.path.realpath(place.path)
-    return any(is_within(os.path.realpath(folder), real) for folder in place.tops)
+def _is_allowed(source: ContextSource) -> bool:
+    real = os.path.realpath(source.path)
+    return any(is_within(os.path.realpath(folder), real) for folder in source.allowed)
 
 
-def _files_at(place: str) -> Sequence[str]:
+def _files_at(source: str) -> Sequence[str]:
     """Return the file, or the files of the directory."""
     try:
-        mode = os.stat(place).st_mode
+        mode = os.stat(source).st_mode
         if stat.S_ISDIR(mode):
-            return sorted(item.path for item in os.scandir(place) if item.is_file())[:_MOST_FILES]
+            return sorted(item.path for item in os.scandir(source) if item.is_file())[:_MAX_FILES]
     except OSError:
         return ()
-    return (place,) if stat.S_ISREG(mode) else ()
+    return (source,) if stat.S_ISREG(mode) else ()
 
 
-def context_files(places: Iterable[ContextPlace]) -> list[ContextFile]:
+def read_context_files(sources: Iterable[ContextSource]) -> list[ContextFile]:
     """Read context files. Duplicates by file or by content are omitted, and the total size is bounded."""
     found: list[ContextFile] = []
     seen: set[object] = set()
-    room = _LONGEST
-    for place in places:
-        file = _read(place, seen, min(room, _LONGEST_FILE))
+    room = _MAX_TEXT
+    for source in sources:
+        file = _read_file(source, seen, min(room, _MAX_FILE_TEXT))
         if file is not None:
             found.append(file)
             room -= len(file.text)
-        if room <= 0 or len(found) == _MOST_FILES:
+        if room <= 0 or len(found) == _MAX_FILES:
             break
     return found
 
 
-def _read(place: ContextPlace, seen: set[object], room: int) -> ContextFile | None:
+def _read_file(source: ContextSource, seen: set[object], room: int) -> ContextFile | None:
     try:
-        data, status = read_within(place.path, place.tops or ("/",), 4 * room)
+        data, status = read_within(source.path, source.allowed or ("/",), 4 * room)
     except OSError:
         return None
     if (status.st_dev, status.st_ino) in seen:
@@ -120,16 +129,16 @@ def _read(place: ContextPlace, seen: set[object], room: int) -> ContextFile | No
     if not text or text in seen:
         return None
     seen.add(text)
-    return ContextFile(place.path, text[:room], max(0, len(text) - room, status.st_size - 4 * room))
+    return ContextFile(source.path, text[:room], max(0, len(text) - room, status.st_size - 4 * room))
 
 
-def _fingerprint(places: Iterable[ContextPlace]) -> tuple[tuple[str, int, int], ...]:
+def _fingerprint(sources: Iterable[ContextSource]) -> tuple[tuple[str, int, int], ...]:
     """Return a value that changes with any of the files."""
     found = []
-    for place in places:
+    for source in sources:
         with suppress(OSError):
-            status = os.stat(place.path)
-            found.append((place.path, status.st_mtime_ns, status.st_size))
+            status = os.stat(source.path)
+            found.append((source.path, status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 
@@ -155,8 +164,8 @@ class _Session:
     """Context sent to one session. `message` is the message that carries the result of the scan."""
 
     def __init__(self) -> None:
-        self.mark: object = None
-        self.known: ProjectContext | None = None
+        self.fingerprint: object = None
+        self.context: ProjectContext | None = None
         self.scan: Scan | None = None
         self.message: MessageId | None = None
 
@@ -167,52 +176,52 @@ class ContextLoader:
     def __init__(
         self,
         directory: str,
-        manners: Callable[[], ContextOptions] = ContextOptions,
+        options: Callable[[], ContextOptions] = ContextOptions,
         today: Callable[[], str] = lambda: "",
         scan: Callable[[], Scan] | None = None,
     ) -> None:
         self._directory = Path(directory)
-        self._manners = manners
+        self._options = options
         self._today = today
         self._scan = scan
-        self._seen: OrderedDict[SessionId, _Session] = OrderedDict()
+        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
 
     async def load(self, session: SessionId) -> ProjectContext:
         """Return the context of a session. Context files are read again when they have changed."""
-        manners = self._manners()
-        places = context_places(self._directory, manners.own_files, manners.context_paths)
-        mark = (_fingerprint(places), manners.notes, manners.trailer)
-        seen = self._seen.setdefault(session, _Session())
+        options = self._options()
+        sources = find_context_sources(self._directory, options.own_files, options.context_paths)
+        fingerprint = (_fingerprint(sources), options.notes, options.trailer)
+        seen = self._sessions.setdefault(session, _Session())
         if seen.scan is None and self._scan is not None:
             seen.scan = self._scan()
-        known = seen.known
-        if known is None or seen.mark != mark:
-            known = await self._look_anew(places, manners, known)
-            seen.mark, seen.known = mark, known
-        self._seen[session] = seen
-        self._seen.move_to_end(session)
-        if len(self._seen) > _SESSIONS:
-            self._seen.popitem(last=False)
-        return known
+        context = seen.context
+        if context is None or seen.fingerprint != fingerprint:
+            context = await self._load_again(sources, options, context)
+            seen.fingerprint, seen.context = fingerprint, context
+        self._sessions[session] = seen
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return context
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
         """Return the result of the session's scan by the message it is sent with, `newest` if it is new."""
-        seen = self._seen.get(session)
+        seen = self._sessions.get(session)
         if seen is None or seen.scan is None or seen.scan.changes is None:
             return {}
         seen.message = seen.message or newest
         return {seen.message: seen.scan.changes}
 
-    async def _look_anew(
-        self, places: Sequence[ContextPlace], manners: ContextOptions, known: ProjectContext | None
+    async def _load_again(
+        self, sources: Sequence[ContextSource], options: ContextOptions, context: ProjectContext | None
     ) -> ProjectContext:
         """Read the context again; date and git state remain those of the session's beginning."""
         return ProjectContext(
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",
-            known.date if known else self._today(),
-            known.git if known else await asyncio.to_thread(git_state, str(self._directory)),
-            tuple(context_files(places)),
-            manners.notes,
-            manners.trailer,
+            context.date if context else self._today(),
+            context.git if context else await asyncio.to_thread(git_state, str(self._directory)),
+            tuple(read_context_files(sources)),
+            options.notes,
+            options.trailer,
         )

@@ -24,15 +24,15 @@ from holdfast.domain.web_addresses import BadAddress, parse_address
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Consent", "Target", "WebClient", "WebResponse", "address_note", "checked"]
+__all__ = ["Consent", "Target", "WebClient", "WebResponse", "address_note", "parse_target"]
 
-_MOST_HOPS = 10
-_PACKINGS = frozenset({"gzip", "x-gzip", "deflate"})
+_MAX_REDIRECTS = 10
+_ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _ANY_HEADER = 32
 """Makes zlib detect whether the data are gzip or zlib."""
-_PIECE = 256 * 1024
+_CHUNK = 256 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
+_LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -68,47 +68,47 @@ class WebResponse:
         length = response.headers.get("content-length", "")
         self.length = int(length) if length.isdigit() else None
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body, decompressed if the server ignores `Accept-Encoding: identity`. A small body may expand
         enormously, so it is decompressed in bounded pieces and only once.
         """
-        packing = self._response.headers.get("content-encoding", "").strip().lower()
-        if packing in ("", "identity"):
-            async for piece in self._response.aiter_raw():
-                yield piece
+        encoding = self._response.headers.get("content-encoding", "").strip().lower()
+        if encoding in ("", "identity"):
+            async for chunk in self._response.aiter_raw():
+                yield chunk
             return
-        if packing not in _PACKINGS:
+        if encoding not in _ENCODINGS:
             raise ToolError("The answer is packed in a way that is not known here. Try another address.")
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER)
+        decompressor = zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER)
         try:
-            async for piece in self._response.aiter_raw():
-                rest = piece
-                while rest and not unpacker.eof:
-                    yield unpacker.decompress(rest, _PIECE)
-                    rest = unpacker.unconsumed_tail
-            yield unpacker.flush()
+            async for chunk in self._response.aiter_raw():
+                rest = chunk
+                while rest and not decompressor.eof:
+                    yield decompressor.decompress(rest, _CHUNK)
+                    rest = decompressor.unconsumed_tail
+            yield decompressor.flush()
         except zlib.error:
             raise ToolError("The answer broke off: it is not packed as it says.") from None
-        if not unpacker.eof:
+        if not decompressor.eof:
             raise ToolError("The answer broke off before it was whole.")
 
-    async def read(self, most: int) -> tuple[bytes, bool]:
-        """Read at most `most` bytes; the second value is whether there were more."""
+    async def read(self, limit: int) -> tuple[bytes, bool]:
+        """Read at most `limit` bytes; the second value is whether there were more."""
         data = bytearray()
-        async for piece in self.pieces():
-            data += piece
-            if len(data) > most:
-                return bytes(data[:most]), True
+        async for chunk in self.chunks():
+            data += chunk
+            if len(data) > limit:
+                return bytes(data[:limit]), True
         return bytes(data), False
 
 
-def checked(url: str) -> Target:
+def parse_target(url: str) -> Target:
     """Parse an address. Raises `ToolError` if it is not a web address."""
     try:
         address = parse_address(url)
     except BadAddress as error:
         raise ToolError(str(error)) from None
-    return Target(address.url, address.scheme, address.host, address.port, _note_of_name(address.host))
+    return Target(address.url, address.scheme, address.host, address.port, _host_note(address.host))
 
 
 def address_note(address: str) -> str:
@@ -118,7 +118,7 @@ def address_note(address: str) -> str:
     except ValueError:
         return ""
     if isinstance(ip, ipaddress.IPv6Address):
-        embedded = ip.ipv4_mapped or ip.sixtofour or (ip in _TRANSLATED and ipaddress.IPv4Address(ip.packed[-4:]))
+        embedded = ip.ipv4_mapped or ip.sixtofour or (ip in _NAT64 and ipaddress.IPv4Address(ip.packed[-4:]))
         ip = embedded or ip
     if ip.is_loopback or ip.is_unspecified:
         return f"this computer ({address})"
@@ -128,15 +128,15 @@ def address_note(address: str) -> str:
     return f"a private network ({address})" if is_private else ""
 
 
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _PRIVATE = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "::/96")))
 """Private networks that older Python versions consider public."""
 
 
-def _note_of_name(host: str) -> str:
+def _host_note(host: str) -> str:
     """Classify a host by its name alone, without a DNS query, which would disclose it."""
     name = host.rstrip(".").lower()
-    if name == "localhost" or name.endswith(_LOCAL_ENDS):
+    if name == "localhost" or name.endswith(_LOCAL_SUFFIXES):
         return f"this computer or a private network ({name})"
     try:
         # 127.1 and 2130706433 are addresses too.
@@ -156,37 +156,37 @@ class WebClient:
     def __init__(self, resolve: Resolve = _resolve, trusted: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._resolve = resolve
         self._trusted = trusted
-        self._library: Any = None
+        self._http_library: Any = None
         self._context: ssl.SSLContext | None = None
 
     @asynccontextmanager
     async def get(self, target: Target, consent: Consent, environment: Mapping[str, str]) -> AsyncIterator[WebResponse]:
         """Follow redirects and yield the final response. `target` has been approved as shown."""
-        if self._library is None:
-            self._library, self._context = await asyncio.to_thread(_load, self._trusted)
+        if self._http_library is None:
+            self._http_library, self._context = await asyncio.to_thread(_load, self._trusted)
         # Approval of one private address does not include others.
-        agreed = {(target.host, target.port, target.note)}
+        approved = {(target.host, target.port, target.note)}
         start = target
-        for hop in range(_MOST_HOPS):
+        for hop in range(_MAX_REDIRECTS):
             if hop:
                 # The approval covers one host; another one is checked like a new address.
-                stays = _is_same_place(start, target)
+                stays = _is_same_host(start, target)
                 await consent(msgspec.structs.replace(target, is_agreed=stays))
                 if not stays:
-                    agreed.add((target.host, target.port, target.note))
+                    approved.add((target.host, target.port, target.note))
             proxy = _proxy(target, environment)
             addresses = [] if proxy else await self._addresses(target)
             note = target.note or next((note for note in map(address_note, addresses) if note), "")
-            if note and (target.host, target.port, note) not in agreed:
+            if note and (target.host, target.port, note) not in approved:
                 await consent(msgspec.structs.replace(target, note=note))
-                agreed.add((target.host, target.port, note))
+                approved.add((target.host, target.port, note))
             async with self._open(target, addresses, proxy) as response:
                 location = response.headers.get("location")
                 if response.status_code not in _REDIRECTS or not location:
                     yield WebResponse(response, target.url)
                     return
-            target = checked(urljoin(target.url, location))
-        raise ToolError(f"The address redirects more than {_MOST_HOPS} times.")
+            target = parse_target(urljoin(target.url, location))
+        raise ToolError(f"The address redirects more than {_MAX_REDIRECTS} times.")
 
     async def _addresses(self, target: Target) -> Sequence[str]:
         try:
@@ -196,23 +196,25 @@ class WebClient:
 
     @asynccontextmanager
     async def _open(self, target: Target, addresses: Sequence[str], proxy: str) -> AsyncIterator["httpx2.Response"]:
-        library = self._library
+        library = self._http_library
         options = {"trust_env": False, "follow_redirects": False, "verify": self._context, "timeout": None}
         async with library.AsyncClient(**options, proxy=proxy or None) as client:
             try:
-                response = await self._first(client, target, addresses)
+                response = await self._send_to_first(client, target, addresses)
             except library.HTTPError as error:
-                raise ToolError(f"{target.host} could not be asked: {_why(error)}.") from None
+                raise ToolError(f"{target.host} could not be asked: {_reason(error)}.") from None
             try:
                 yield response
             except library.HTTPError as error:
-                raise ToolError(f"The answer of {target.host} broke off: {_why(error)}.") from None
+                raise ToolError(f"The answer of {target.host} broke off: {_reason(error)}.") from None
             finally:
                 await response.aclose()
 
-    async def _first(self, client: "httpx2.AsyncClient", target: Target, addresses: Sequence[str]) -> "httpx2.Response":
+    async def _send_to_first(
+        self, client: "httpx2.AsyncClient", target: Target, addresses: Sequence[str]
+    ) -> "httpx2.Response":
         """Return the response of the first address of a host that accepts the connection."""
-        urls = [_at(target, address) for address in addresses] or [target.url]
+        urls = [_with_address(target, address) for address in addresses] or [target.url]
         headers = {
             "Host": urlsplit(target.url).netloc,
             "User-Agent": f"Holdfast/{__version__}",
@@ -224,13 +226,13 @@ class WebClient:
             try:
                 request = client.build_request("GET", url, headers=headers, extensions=extensions)
                 return await client.send(request, stream=True)
-            except self._library.ConnectError:
+            except self._http_library.ConnectError:
                 continue
         request = client.build_request("GET", urls[-1], headers=headers, extensions=extensions)
         return await client.send(request, stream=True)
 
 
-def _is_same_place(start: Target, target: Target) -> bool:
+def _is_same_host(start: Target, target: Target) -> bool:
     """Return whether a redirect stays at the host, with the same port or an upgrade from http to https."""
     if start.host != target.host:
         return False
@@ -243,7 +245,7 @@ def _load(trusted: Callable[[], ssl.SSLContext] | None) -> tuple[Any, ssl.SSLCon
     return library, (trusted or library.create_ssl_context)()
 
 
-def _at(target: Target, address: str) -> str:
+def _with_address(target: Target, address: str) -> str:
     """Return the URL with the host replaced by a network address."""
     parts: SplitResult = urlsplit(target.url)
     host = f"[{address}]" if ":" in address else address
@@ -253,13 +255,13 @@ def _at(target: Target, address: str) -> str:
 def _proxy(target: Target, environment: Mapping[str, str]) -> str:
     """Return the proxy from the user's environment; empty for private addresses."""
     known = {name.lower(): value for name, value in environment.items() if name.lower().endswith("_proxy")}
-    excepted = [item.strip().lstrip(".").lower() for item in known.get("no_proxy", "").split(",") if item.strip()]
+    exceptions = [item.strip().lstrip(".").lower() for item in known.get("no_proxy", "").split(",") if item.strip()]
     host = target.host.lower()
-    if target.note or any(item in ("*", host) or host.endswith(f".{item}") for item in excepted):
+    if target.note or any(item in ("*", host) or host.endswith(f".{item}") for item in exceptions):
         return ""
     return known.get(f"{target.scheme}_proxy") or known.get("all_proxy", "")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error).strip().rstrip(".")
     return text[:200] if text else type(error).__name__

@@ -12,7 +12,7 @@ from holdfast.domain.events import LiveEvent, LspEvent
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp.lsp_manager import LspManager
-from holdfast.extensions.lsp.lsp_types import uri_of
+from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Program", "Site"]
@@ -88,7 +88,7 @@ class Program:
     def publish(self, path: str, *texts: str, version: int | None = None) -> None:
         spot = {"line": 0, "character": 0}
         found = [{"range": {"start": spot, "end": spot}, "severity": 1, "message": text} for text in texts]
-        params: Json = {"uri": uri_of(path), "diagnostics": found}
+        params: Json = {"uri": file_uri(path), "diagnostics": found}
         self.say(
             method="textDocument/publishDiagnostics", params=params | ({} if version is None else {"version": version})
         )

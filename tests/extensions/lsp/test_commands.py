@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.house import House, house
+from cli.isolated_home import IsolatedHome, isolated_home
 from extensions.lsp.tongues import SERVER
 
 
 @pytest.fixture
-def home() -> Iterator[House]:
-    with house() as made:
+def home() -> Iterator[IsolatedHome]:
+    with isolated_home() as made:
         yield made
 
 
-def test_the_lsp_command(home: House) -> None:
-    assert home.call("lsp").stderr.startswith("No language server runs here")
+def test_the_lsp_command(home: IsolatedHome) -> None:
+    assert home.call("lsp").stderr.startswith("No language server is running here")
     ours = home.home / "ours"
     ours.mkdir()
     settings = home.home / ".config/holdfast/config.toml"

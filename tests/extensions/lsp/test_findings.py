@@ -5,12 +5,19 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.extensions.lsp.diagnostics import DiagnosticStore, counted, listed, told
-from holdfast.extensions.lsp.file_changes import Change, Look, changes, looked, of_interest, pattern_of
+from holdfast.extensions.lsp.diagnostics import DiagnosticStore, format_counts, format_diagnostics, to_file_diagnostics
+from holdfast.extensions.lsp.file_changes import (
+    Change,
+    FileScan,
+    compare_scans,
+    matching_changes,
+    parse_glob,
+    scan_files,
+)
 from holdfast.extensions.lsp.lsp_connection import Incoming
-from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, Range, uri_of
+from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, Range, file_uri
 from holdfast.extensions.lsp.server_config import ServerConfig
-from holdfast.extensions.lsp.server_session import Documents, ServerSession, configured
+from holdfast.extensions.lsp.server_session import Documents, ServerSession, configuration_section
 
 
 def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagnostic:
@@ -19,20 +26,20 @@ def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagno
 
 def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
     findings = DiagnosticStore()
-    findings.put("pushed", "u", [found("a"), found("b")])
-    findings.put("pulled", "u", [found("b"), found("c")])
-    assert [item.message for item in findings.of("u")] == ["a", "b", "c"]
-    findings.put("pulled", "u", [])
-    assert [item.message for item in findings.of("u")] == ["a", "b"]
-    findings.forget("u")
+    findings.replace("pushed", "u", [found("a"), found("b")])
+    findings.replace("pulled", "u", [found("b"), found("c")])
+    assert [item.message for item in findings.get("u")] == ["a", "b", "c"]
+    findings.replace("pulled", "u", [])
+    assert [item.message for item in findings.get("u")] == ["a", "b"]
+    findings.remove("u")
     assert (findings.all(), findings.count) == ({}, 0)
 
 
 def test_a_server_is_believed_up_to_a_point() -> None:
     findings = DiagnosticStore()
     for number in range(2_500):
-        findings.put("pushed", f"u{number}", [found()] * 3)
-    findings.put("pushed", "u0", [found()] * 9_000)
+        findings.replace("pushed", f"u{number}", [found()] * 3)
+    findings.replace("pushed", "u0", [found()] * 9_000)
     assert len(findings.all()) == 2_000
     assert findings.count == 1_999 * 3 + 500
     findings.clear()
@@ -46,25 +53,25 @@ def test_words() -> None:
         (found("h", 0, 9), 0),
         (found("i", 2, 3), 1),
     ]
-    lines = told("a.py", "server", items)
+    lines = to_file_diagnostics("a.py", "server", items)
     assert str(lines[0]) == "warning a.py:5:8 two lines [s c]"
     assert str(lines[1]) == f"error a.py:2:1 {'x' * 500}… [s c]"
     assert str(lines[2]).startswith("error"), "an unknown severity is the worst"
-    assert counted(lines) == "2 errors, 1 warning, 1 other"
-    assert counted([]) == ""
-    assert listed({"file_diagnostics": [], "project_diagnostics": []}) == ""
-    text = listed({"file_diagnostics": lines[:1], "project_diagnostics": lines * 4})
+    assert format_counts(lines) == "2 errors, 1 warning, 1 other"
+    assert format_counts([]) == ""
+    assert format_diagnostics({"file_diagnostics": [], "project_diagnostics": []}) == ""
+    text = format_diagnostics({"file_diagnostics": lines[:1], "project_diagnostics": lines * 4})
     assert text.count("information") == 0, "the worst come first"
     assert text.endswith("(6 more)\n</project_diagnostics>\n(file: 1 warning; project: 8 errors, 4 warnings, 4 others)")
 
 
 def test_settings_by_their_dotted_name() -> None:
     options = {"python": {"analysis": {"x": 1}}, "a.b": 2}
-    assert configured(options, "python.analysis") == {"x": 1}
-    assert configured(options, "a.b") == 2
-    assert configured(options, "") == options
-    assert configured(options, "python.nothing.x") is None
-    assert configured({}, "") is None
+    assert configuration_section(options, "python.analysis") == {"x": 1}
+    assert configuration_section(options, "a.b") == 2
+    assert configuration_section(options, "") == options
+    assert configuration_section(options, "python.nothing.x") is None
+    assert configuration_section({}, "") is None
 
 
 def test_the_file_that_was_used_least_is_closed() -> None:
@@ -79,14 +86,14 @@ def test_the_file_that_was_used_least_is_closed() -> None:
         assert documents.sync(f"/{number}.py", "x")
     assert not documents.sync("/0.py", "x")
     assert documents.sync("/new.py", "x")
-    assert said[-1] == ("didClose", uri_of("/1.py"))
+    assert said[-1] == ("didClose", file_uri("/1.py"))
     for number in range(3):
         documents.sync(f"/big{number}.py", "x" * (9 << 20))
     assert len(documents.open) == 1
     documents.close("/nobody.py")
     assert said[-1][0] == "didClose"
     assert documents.sync("/big2.py", "y")
-    assert said[-1] == ("didChange", uri_of("/big2.py"))
+    assert said[-1] == ("didChange", file_uri("/big2.py"))
     assert documents.open["/big2.py"].version == 2
 
 
@@ -95,26 +102,26 @@ def test_a_look_at_the_disk(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
     (tmp_path / "link").symlink_to("/etc")
-    before = looked(str(tmp_path), ["/no/such/file"])
+    before = scan_files(str(tmp_path), ["/no/such/file"])
     assert {os.path.relpath(path, tmp_path) for path in before.files} == {"a.py", "d/b.py"}
     (tmp_path / "a.py").write_text("22")
     (tmp_path / "d/b.py").unlink()
     (tmp_path / "e.py").touch()
-    now = changes(before, looked(str(tmp_path)))
+    now = compare_scans(before, scan_files(str(tmp_path)))
     assert [(os.path.basename(change.path), change.kind) for change in now] == [("a.py", 2), ("b.py", 3), ("e.py", 1)]
-    assert looked(str(tmp_path / "nowhere")) == Look({})
-    hurried = looked(str(tmp_path), [str(tmp_path / "a.py")], seconds=-1)
-    assert (len(hurried.files), hurried.is_whole) == (1, False)
-    assert [change.kind for change in changes(before, hurried)] == [2], "what it has not seen may still be there"
-    assert changes(hurried, looked(str(tmp_path))) == [], "and may have been there"
+    assert scan_files(str(tmp_path / "nowhere")) == FileScan({})
+    hurried = scan_files(str(tmp_path), [str(tmp_path / "a.py")], timeout=-1)
+    assert (len(hurried.files), hurried.is_complete) == (1, False)
+    assert [change.kind for change in compare_scans(before, hurried)] == [2], "what it has not seen may still be there"
+    assert compare_scans(hurried, scan_files(str(tmp_path))) == [], "and may have been there"
 
 
 def test_who_wants_to_hear_of_what() -> None:
     every = [Change("/w/a.py", 2), Change("/w/x/b.ts", 1), Change("/elsewhere/c.py", 1)]
 
     def fit(pattern: object) -> list[str]:
-        known = pattern_of(pattern, "/w")
-        return [change.path for change in of_interest(every, [known])] if known else ["nothing"]
+        known = parse_glob(pattern, "/w")
+        return [change.path for change in matching_changes(every, [known])] if known else ["nothing"]
 
     assert fit("**/*.py") == ["/w/a.py"]
     assert fit("**/*.{py,ts}") == ["/w/a.py", "/w/x/b.ts"]
@@ -139,6 +146,6 @@ def test_one_message_without_sense_is_not_the_end() -> None:
         ("workspace/configuration", "nothing"),
         ("window/showMessage", None),
     ):  # fmt: skip
-        assert talk.hear(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
-    assert talk.hear(Incoming("workspace/unheardOf", 1)) is NotImplemented
-    assert talk.findings.count == 0
+        assert talk.handle(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
+    assert talk.handle(Incoming("workspace/unheardOf", 1)) is NotImplemented
+    assert talk.diagnostics.count == 0

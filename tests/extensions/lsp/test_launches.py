@@ -17,8 +17,8 @@ from extensions.mcp.in_memory import in_virtual_time
 from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import LspState
 from holdfast.domain.settings import LspSettings
-from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Times
-from holdfast.extensions.lsp.lsp_types import uri_of
+from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST, ON_VIEW, WaitLimits
+from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -52,7 +52,7 @@ def test_it_is_started_by_the_first_file_of_its_kind(tmp_path: Path) -> None:
         assert site.programs == []
         await site.want()
         await site.stands(READY)
-        assert site.last.params("initialize")[0]["rootUri"] == uri_of(str(site.place.project))
+        assert site.last.params("initialize")[0]["rootUri"] == file_uri(str(site.place.project))
         await site.until(lambda: site.last.count("textDocument/didOpen"))
         (opened,) = site.last.params("textDocument/didOpen")
         assert opened["textDocument"]["text"] == "one\n"
@@ -146,7 +146,7 @@ def test_it_is_tried_later_each_time_and_left_alone_after_five(tmp_path: Path) -
         await elapse(1000)
         begun = [program.began_at for program in site.programs]
         assert begun == pytest.approx([0.0, 1.0, 3.0, 7.0, 15.0])
-        assert "It was started 5 times and is left alone now" in site.info().error
+        assert "It was started 5 times and is not started again" in site.info().error
         await site.want()
         await elapse(10)
         assert len(site.programs) == 5, "a file does not bring it back"
@@ -278,14 +278,14 @@ def test_one_that_was_silent_is_waited_for_after_a_restart(tmp_path: Path) -> No
         await elapse(10)
         for text in ("a", "b"):
             site.file.write_text(text)
-            await site.fleet.ask_about(path, AFTER_A_CHANGE)
+            await site.fleet.request_diagnostics(path, AFTER_CHANGE)
         site.fleet.restart()
         await site.until(lambda: len(site.programs) == 2)
         await site.stands(READY)
         await elapse(10)
         site.file.write_text("c")
         began = now()
-        await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
         assert now() - began == pytest.approx(1.0)
 
     play(tmp_path, story)
@@ -306,11 +306,11 @@ def test_files_that_changed_are_told_before_somebody_asks(tmp_path: Path) -> Non
         new = site.place.project / "new.cfg"
         new.write_text("x")
         (site.place.project / "new.other").write_text("x")
-        await site.fleet.ask_about(str(site.file), AT_A_GLANCE)
+        await site.fleet.request_diagnostics(str(site.file), ON_VIEW)
         assert site.last.params("workspace/didChangeWatchedFiles") == [], "a glance does not look"
-        await site.fleet.ask_about(str(site.file), AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(str(site.file), AFTER_CHANGE)
         assert site.last.params("workspace/didChangeWatchedFiles") == [
-            {"changes": [{"uri": uri_of(str(new)), "type": 1}]}
+            {"changes": [{"uri": file_uri(str(new)), "type": 1}]}
         ]
 
     play(tmp_path, story)
@@ -341,18 +341,18 @@ def test_a_look_that_took_long_does_not_undo_what_a_later_one_told(
             return found
 
         monkeypatch.setattr("asyncio.to_thread", slowly)
-        first = start(site.fleet.catch_up())
+        first = start(site.fleet.sync_file_changes())
         await elapse(1)
         assert len(looks) == 1
         new = site.place.project / "new.cfg"
         new.write_text("x")
-        await site.fleet.catch_up()
+        await site.fleet.sync_file_changes()
         held.set()
         await first
-        await site.fleet.catch_up()
+        await site.fleet.sync_file_changes()
         await elapse(1)
         told = site.last.params("workspace/didChangeWatchedFiles")
-        assert told == [{"changes": [{"uri": uri_of(str(new)), "type": 1}]}]
+        assert told == [{"changes": [{"uri": file_uri(str(new)), "type": 1}]}]
 
     play(tmp_path, story)
 
@@ -407,7 +407,7 @@ SETTINGS: dict[str, tuple[Json, Callable[[Site], object], object]] = {
     "command": ({}, lambda site: site.last.command[0], "{program}"),
     "args": ({"args": ["-x", "y"]}, lambda site: site.last.command[1:], ("-x", "y")),
     "env": ({"env": {"MINE": "1"}}, lambda site: site.last.environment["MINE"], "1"),
-    "filetypes": ({"filetypes": ["txt", "x"]}, lambda site: site.fleet.knows("/b.x"), True),
+    "filetypes": ({"filetypes": ["txt", "x"]}, lambda site: site.fleet.supports("/b.x"), True),
     "root_markers": ({"root_markers": ["a.txt"]}, lambda site: site.last.root, "{project}"),
     "init_options": (
         {"init_options": {"a": 1}},
@@ -476,7 +476,7 @@ def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
         await site.want()
         await elapse(10)
         assert (site.info().state, site.programs) == (LspState.DISABLED, [])
-        assert not site.fleet.knows(str(site.file))
+        assert not site.fleet.supports(str(site.file))
         site.configure()
         site.fleet.refresh()
         await site.want()
@@ -496,17 +496,17 @@ def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "seconds"), [(AT_A_GLANCE, 0.0), (AFTER_A_CHANGE, 5.0), (WHEN_ASKED, 5.0), (Times(9.0, 2.0, 1.0), 2.0)]
+    ("times", "seconds"), [(ON_VIEW, 0.0), (AFTER_CHANGE, 5.0), (ON_REQUEST, 5.0), (WaitLimits(9.0, 2.0, 1.0), 2.0)]
 )
 def test_nobody_waits_longer_than_they_said_for_one_that_does_not_start(
-    tmp_path: Path, times: Times, seconds: float
+    tmp_path: Path, times: WaitLimits, seconds: float
 ) -> None:
     async def story(site: Site) -> None:
         site.methods["initialize"] = _hangs
-        answered = await site.fleet.ask_about(str(site.file), times)
+        answered = await site.fleet.request_diagnostics(str(site.file), times)
         assert list(answered.values()) == [False]
         assert now() == pytest.approx(seconds, abs=0.01)
-        report = site.fleet.report(str(site.file), answered, is_brief=True)
+        report = site.fleet.format_report(str(site.file), answered, is_brief=True)
         assert "tongue has not answered yet" in report
 
     play(tmp_path, story)
@@ -517,7 +517,7 @@ def test_an_answer_is_waited_for_and_counted_once(tmp_path: Path) -> None:
         await site.want()
         await site.stands(READY)
         path = str(site.file)
-        asking = start(site.fleet.ask_about(path, AFTER_A_CHANGE))
+        asking = start(site.fleet.request_diagnostics(path, AFTER_CHANGE))
         await site.until(lambda: site.last.count("textDocument/didOpen"))
         began = now()
         site.last.publish(path, "wrong", "worse")
@@ -526,7 +526,7 @@ def test_an_answer_is_waited_for_and_counted_once(tmp_path: Path) -> None:
         assert now() == pytest.approx(began + 0.3, abs=0.05), "a moment after the last word it is over"
         assert site.info().diagnostic_count == 2
         assert [item for item in site.told() if item[0] == "diagnostics_changed"] == [("diagnostics_changed", READY, 2)]
-        assert "wrong" in site.fleet.report(path, answered, is_brief=True)
+        assert "wrong" in site.fleet.format_report(path, answered, is_brief=True)
         site.last.publish(path)
         await elapse(1)
         assert site.told()[-1] == ("diagnostics_changed", READY, 0)
@@ -546,14 +546,14 @@ def test_one_that_is_silent_twice_is_not_waited_for_until_it_speaks(tmp_path: Pa
         for text in ("a", "b", "c"):
             site.file.write_text(text)
             began = now()
-            await site.fleet.ask_about(path, AFTER_A_CHANGE)
+            await site.fleet.request_diagnostics(path, AFTER_CHANGE)
             waits.append(round(now() - began, 2))
         assert waits == [1.0, 1.0, 0.0]
         site.last.publish(path, "again")
         await elapse(1)
         site.file.write_text("d")
         began = now()
-        await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
         assert now() - began == pytest.approx(1.0)
 
     play(tmp_path, story)
@@ -563,7 +563,7 @@ def test_one_that_ends_while_it_is_asked_keeps_nobody_waiting(tmp_path: Path) ->
     async def story(site: Site) -> None:
         await site.want()
         await site.stands(READY)
-        asking = start(site.fleet.ask_about(str(site.file), WHEN_ASKED))
+        asking = start(site.fleet.request_diagnostics(str(site.file), ON_REQUEST))
         await site.until(lambda: site.last.count("textDocument/didOpen"))
         began = now()
         site.last.end(1)
@@ -592,7 +592,7 @@ def test_it_is_closed_whatever_it_does(tmp_path: Path, when: str, shutdown: str)
         if when in ("ready", "error", "asked"):
             await site.stands(ERROR if when == "error" else READY)
         if when == "asked":
-            asking = start(site.fleet.ask_about(str(site.file), WHEN_ASKED))
+            asking = start(site.fleet.request_diagnostics(str(site.file), ON_REQUEST))
             await site.until(lambda: site.last.count("textDocument/didOpen"))
         began = now()
         await site.fleet.close()

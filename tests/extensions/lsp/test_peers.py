@@ -90,7 +90,7 @@ def staged(life: Any, answer: object = None) -> None:  # noqa: ANN401
 
 def test_questions_are_numbered_and_answered_in_any_order() -> None:
     async def life(stage: Stage) -> None:
-        first, second = start(stage.peer.ask("a", {}, 5)), start(stage.peer.ask("b", {}, 5))
+        first, second = start(stage.peer.request("a", {}, 5)), start(stage.peer.request("b", {}, 5))
         await elapse(1)
         assert stage.sent() == [("a", 1), ("b", 2)]
         stage.say(id=2, result="two")
@@ -104,7 +104,7 @@ def test_questions_are_numbered_and_answered_in_any_order() -> None:
         stage.say(id=1, result="too late")
         await elapse(1)
         assert stage.sent()[2:] == [], "an answered question is not cancelled"
-        assert (stage.gone, stage.peer._answers) == ([], {})
+        assert (stage.gone, stage.peer._pending) == ([], {})
 
     staged(life)
 
@@ -112,7 +112,7 @@ def test_questions_are_numbered_and_answered_in_any_order() -> None:
 @pytest.mark.parametrize("way", ["late", "cancelled"])
 def test_a_question_without_an_answer_is_cancelled_at_the_server(way: str) -> None:
     async def life(stage: Stage) -> None:
-        asking = start(stage.peer.ask("slow", {}, 2.5))
+        asking = start(stage.peer.request("slow", {}, 2.5))
         await elapse(2.4)
         assert not asking.done()
         if way == "cancelled":
@@ -128,7 +128,7 @@ def test_a_question_without_an_answer_is_cancelled_at_the_server(way: str) -> No
         await elapse(0)
         assert stage.sent()[1:] == [("$/cancelRequest", None)]
         assert json.loads(bytes(stage.child.sent[1].params)) == {"id": 1}
-        assert stage.peer._answers == {}
+        assert stage.peer._pending == {}
 
     staged(life)
 
@@ -152,7 +152,7 @@ def test_a_question_of_the_server(answer: object, result: bytes, code: int | Non
 
 def test_all_that_goes_over_the_wire_is_traced() -> None:
     async def life(stage: Stage) -> None:
-        stage.peer.tell("m", {"a": "ä"})
+        stage.peer.notify("m", {"a": "ä"})
         stage.say(method="n", params=[1])
         stage.say(id=5, result=2)
         stage.say(id=5, error={"code": 1, "message": "no"})
@@ -173,28 +173,28 @@ def test_all_that_goes_over_the_wire_is_traced() -> None:
 
 
 def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(lsp_connection.notice("m", {}))
-    monkeypatch.setattr(module, "_MOST_WAITING", 3 * size)
+    size = len(lsp_connection.encode_notification("m", {}))
+    monkeypatch.setattr(module, "_MAX_QUEUED_BYTES", 3 * size)
 
     async def life(stage: Stage) -> None:
         for _ in range(10):
-            stage.peer.tell("m", {})
+            stage.peer.notify("m", {})
             await elapse(1)
         assert stage.gone == [], "what was read does not count"
         stage.child.is_deaf = True
         for _ in range(3):
-            stage.peer.tell("m", {})
+            stage.peer.notify("m", {})
         await elapse(1)
-        assert not stage.peer.is_over
-        stage.peer.tell("m", {})
-        assert (stage.peer.is_over, stage.gone) == (True, ["It does not read what it is told."])
+        assert not stage.peer.is_closed
+        stage.peer.notify("m", {})
+        assert (stage.peer.is_closed, stage.gone) == (True, ["It does not read what it is told."])
 
     staged(life)
 
 
 def test_a_flood_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause comes after more messages than a burst, and the count begins anew after it."""
-    monkeypatch.setattr(module, "_BURST", 3)
+    monkeypatch.setattr(module, "_BURST_MESSAGES", 3)
 
     async def life(stage: Stage) -> None:
         for count, is_paused in ((3, False), (1, True), (3, False), (2, True), (0, False)):
@@ -224,7 +224,7 @@ def test_a_flood_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_end_has_the_last_words(words: bytes, expected: str) -> None:
     async def life(stage: Stage) -> None:
-        asking = start(stage.peer.ask("a", {}, 5))
+        asking = start(stage.peer.request("a", {}, 5))
         await elapse(0.1)
         stage.child.end.set_result(3)
         await elapse(0.1)
@@ -236,8 +236,8 @@ def test_the_end_has_the_last_words(words: bytes, expected: str) -> None:
             await asking
         assert stage.gone == [expected]
         with pytest.raises(ConnectionClosed):
-            await stage.peer.ask("b", {}, 5)
-        stage.peer.tell("c", {})
+            await stage.peer.request("b", {}, 5)
+        stage.peer.notify("c", {})
         stage.say(method="ignored")
         await elapse(1)
         assert (stage.sent(), stage.heard, stage.gone) == ([("a", 1)], [], [expected])
@@ -292,7 +292,7 @@ def test_a_polite_end(way: str) -> None:
         methods = [method for method, _ in stage.sent()]
         assert methods == {"answers": ["shutdown", "exit"], "over": []}.get(way, ["shutdown"])
         assert loop.time() - began == {"answers": 2.5, "silent": 2.0, "refuses": 0.5, "over": 0.5}[way]
-        assert (stage.child.steps, stage.peer.is_over) == (["kill", "close"], True)
+        assert (stage.child.steps, stage.peer.is_closed) == (["kill", "close"], True)
 
     in_virtual_time(main)
 

@@ -15,15 +15,15 @@ from holdfast.extensions.lsp.server_config import (
     CATALOGUE,
     ProjectFacts,
     ServerConfig,
-    argv_of,
-    careful,
-    found_program,
-    language_of,
-    matches_for,
-    may_help,
-    plans_of,
-    root_of,
-    surveyed,
+    command_line,
+    find_program,
+    is_any_available,
+    language_id,
+    match_servers,
+    project_root,
+    read_project,
+    server_configs,
+    without_project_code,
 )
 
 
@@ -47,8 +47,8 @@ def site_of(work: Path, *path: Path, trusted: bool = False) -> ProjectFacts:
 
 
 def names(work: Path, file: str, settings: Settings, *path: Path, trusted: bool = False) -> list[str]:
-    found = matches_for(str(work / file), plans_of(settings), site_of(work, *path, trusted=trusted))
-    return [f"({match.plan.name})" if match.why_not else match.plan.name for match in found]
+    found = match_servers(str(work / file), server_configs(settings), site_of(work, *path, trusted=trusted))
+    return [f"({match.config.name})" if match.refusal else match.config.name for match in found]
 
 
 def test_the_catalogue_is_what_it_says() -> None:
@@ -56,12 +56,12 @@ def test_the_catalogue_is_what_it_says() -> None:
     for known in CATALOGUE:
         assert re.fullmatch(r"[a-z][a-z-]*", known.name)
         assert known.command
-        assert known.endings
-        assert not any(ending.startswith(".") for ending in known.endings)
+        assert known.file_types
+        assert not any(ending.startswith(".") for ending in known.file_types)
         assert known.markers or not known.needs_marker
         assert not {"npx", "uvx", "pipx", "bunx", "sh", "bash"} & set(known.command), "nothing is downloaded"
     for name in ("pyrefly", "pylsp", "vtsls", "rust-analyzer", "zls", "jdtls", "eslint", "ruby", "terraform", "csharp"):
-        assert next(known for known in CATALOGUE if known.name == name).care == "code"
+        assert next(known for known in CATALOGUE if known.name == name).project_code == "code"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_catalogue_is_what_it_says() -> None:
     ],
 )  # fmt: skip
 def test_languages(file: str, language: str) -> None:
-    assert language_of(file) == language
+    assert language_id(file) == language
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_languages(file: str, language: str) -> None:
     [("py", True), (".py", True), ("python", True), ("PY", True), ("main.py", True), ("pyi", False), ("js", False)],
 )
 def test_kinds_of_files_as_people_write_them(given: str, fits: bool) -> None:
-    assert ServerConfig("x", ("x",), (given,)).fits("/w/main.py") == fits
-    assert ServerConfig("x", ("x",)).fits("/w/main.py"), "without any it is for all"
+    assert ServerConfig("x", ("x",), (given,)).supports("/w/main.py") == fits
+    assert ServerConfig("x", ("x",)).supports("/w/main.py"), "without any it is for all"
 
 
 def test_one_for_each_role_and_the_first_that_is_installed(work: Path, tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_markers(work: Path, tmp_path: Path) -> None:
     assert names(work, "apps/one/src/a.ts", Settings(), bin_) == ["typescript"]
     (work / "apps/one/deno.json").touch()
     assert names(work, "apps/one/src/a.ts", Settings(), bin_) == ["deno"]
-    assert root_of(str(deep / "a.ts"), str(work), ["deno.json"]) == str(work / "apps/one")
-    assert root_of(str(deep / "a.ts"), str(work), ["*.toml"]) == str(work)
+    assert project_root(str(deep / "a.ts"), str(work), ["deno.json"]) == str(work / "apps/one")
+    assert project_root(str(deep / "a.ts"), str(work), ["*.toml"]) == str(work)
     (tmp_path / "above.json").touch()
-    assert root_of(str(deep / "a.ts"), str(work), ["above.json", "../above.json", "/etc/passwd"]) is None
+    assert project_root(str(deep / "a.ts"), str(work), ["above.json", "../above.json", "/etc/passwd"]) is None
 
 
 def test_programs_of_a_project_count_only_when_it_is_trusted(work: Path, tmp_path: Path) -> None:
@@ -126,16 +126,19 @@ def test_programs_of_a_project_count_only_when_it_is_trusted(work: Path, tmp_pat
     link.symlink_to(program(work / "tools", "ty") / "ty")
     for trusted in (False, True):
         site = site_of(work, own, elsewhere, trusted=trusted)
-        assert bool(found_program("typescript-language-server", site)) == trusted
-        assert bool(found_program("ty", site)) == trusted, "a link into it is no way around"
-        assert found_program("other", site) == str(elsewhere / "other")
-    assert found_program("missing", site) is None
+        assert bool(find_program("typescript-language-server", site)) == trusted
+        assert bool(find_program("ty", site)) == trusted, "a link into it is no way around"
+        assert find_program("other", site) == str(elsewhere / "other")
+    assert find_program("missing", site) is None
     (tmp_path / "bin/text").write_text("x")
-    assert found_program("text", site) is None
-    assert found_program("other", ProjectFacts(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
+    assert find_program("text", site) is None
+    assert find_program("other", ProjectFacts(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
         elsewhere / "other"
     )
-    assert argv_of(ServerConfig("x", ("tools/ty", "server"), is_named=True), site) == (f"{work}/tools/ty", "server")
+    assert command_line(ServerConfig("x", ("tools/ty", "server"), is_configured=True), site) == (
+        f"{work}/tools/ty",
+        "server",
+    )
 
 
 def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
@@ -147,8 +150,8 @@ def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
     assert names(work, "a.py", Settings(), bin_) == ["(pylsp)"]
     program(bin_, "ty")
     assert names(work, "a.py", Settings(), bin_) == ["ty"], "another of its role can do without"
-    assert not may_help(plans_of(Settings()), site_of(work, program(tmp_path / "b2", "rust-analyzer")))
-    assert may_help(plans_of(Settings()), site_of(work, tmp_path / "b2", trusted=True))
+    assert not is_any_available(server_configs(Settings()), site_of(work, program(tmp_path / "b2", "rust-analyzer")))
+    assert is_any_available(server_configs(Settings()), site_of(work, tmp_path / "b2", trusted=True))
 
 
 def test_what_is_in_the_project_is_not_run_by_others_either(work: Path, tmp_path: Path) -> None:
@@ -156,41 +159,43 @@ def test_what_is_in_the_project_is_not_run_by_others_either(work: Path, tmp_path
     packages.mkdir(parents=True)
     own = program(work / ".venv/bin", "python3")
     bin_ = program(tmp_path / "bin", "python3", "basedpyright-langserver", "typescript-language-server")
-    plans = {plan.name: plan for plan in plans_of(Settings())}
+    plans = {plan.name: plan for plan in server_configs(Settings())}
     site, argv = site_of(work, own, bin_), (str(bin_ / "typescript-language-server"),)
-    safe = careful(plans["basedpyright"], argv, site, str(work))
+    safe = without_project_code(plans["basedpyright"], argv, site, str(work))
     assert safe is not None
     python = safe.options["python"]
     assert python == {"pythonPath": str(bin_ / "python3"), "analysis": {"extraPaths": [str(packages)]}}
-    assert careful(plans["typescript"], argv, site, str(work)) is None, "it would take the project's library"
+    assert without_project_code(plans["typescript"], argv, site, str(work)) is None, (
+        "it would take the project's library"
+    )
     library = tmp_path / "node_modules/typescript/lib/tsserver.js"
     library.parent.mkdir(parents=True)
     library.touch()
-    safe = careful(plans["typescript"], argv, site, str(work))
+    safe = without_project_code(plans["typescript"], argv, site, str(work))
     assert safe is not None
     assert safe.init_options == {"disableAutomaticTypingAcquisition": True, "tsserver": {"path": str(library)}}
     trusted = site_of(work, bin_, trusted=True)
-    assert careful(plans["typescript"], argv, trusted, str(work)) is plans["typescript"]
+    assert without_project_code(plans["typescript"], argv, trusted, str(work)) is plans["typescript"]
 
 
 def test_what_the_settings_leave_out_comes_from_the_catalogue() -> None:
     item = LspSettings(args=("-v",), init_options={"a": 1}, options={"typescript": {"x": 1}}, env={"A": "b"}, timeout=5)
-    plan = plans_of(Settings(lsp={"vtsls": item}))[0]
+    plan = server_configs(Settings(lsp={"vtsls": item}))[0]
     assert plan.command == ("vtsls", "-v")
-    assert "ts" in plan.endings
+    assert "ts" in plan.file_types
     assert plan.options == {"typescript": {"disableAutomaticTypeAcquisition": True, "x": 1}}
     assert (plan.init_options, plan.env, plan.timeout, plan.role) == ({"a": 1}, {"A": "b"}, 5, "javascript")
-    unknown = plans_of(Settings(lsp={"mine": LspSettings(filetypes=("x",), root_markers=("m",))}))[0]
+    unknown = server_configs(Settings(lsp={"mine": LspSettings(filetypes=("x",), root_markers=("m",))}))[0]
     assert (unknown.command, unknown.needs_marker, unknown.markers) == ((), True, ("m",))
 
 
 def test_whether_somebody_may_help(work: Path, tmp_path: Path) -> None:
     bin_ = program(tmp_path / "bin", "basedpyright-langserver", "ruff")
-    assert not may_help(plans_of(Settings()), site_of(work, bin_)), "there is nothing it is for"
+    assert not is_any_available(server_configs(Settings()), site_of(work, bin_)), "there is nothing it is for"
     (work / "setup.cfg").touch()
-    assert may_help(plans_of(Settings()), site_of(work, bin_))
-    assert not may_help(plans_of(Settings()), site_of(work, tmp_path))
-    assert not may_help(plans_of(Settings()), site_of(tmp_path / "work2", bin_))
+    assert is_any_available(server_configs(Settings()), site_of(work, bin_))
+    assert not is_any_available(server_configs(Settings()), site_of(work, tmp_path))
+    assert not is_any_available(server_configs(Settings()), site_of(tmp_path / "work2", bin_))
 
 
 def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
@@ -202,7 +207,7 @@ def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
         environment=client,
         secrets=lambda: (("MODEL_KEY",), ("a-key-of-a-model",)),
     )
-    site, plans = surveyed(cast(ExtensionContext, ground))
+    site, plans = read_project(cast(ExtensionContext, ground))
     assert plans
     assert not site.is_trusted
     assert site.environment["PLAIN"] == "x"
@@ -218,6 +223,6 @@ def test_nothing_of_a_project_is_run_outside_of_its_sandbox(work: Path, tmp_path
     project = configuration.snapshot().project
     configuration.trust.trust(project.anchor, project.digest, at=0.0)
     ground = SimpleNamespace(path=str(work), configuration=configuration, environment={}, secrets=lambda: ((), ()))
-    site, _ = surveyed(cast(ExtensionContext, ground))
+    site, _ = read_project(cast(ExtensionContext, ground))
     assert configuration.snapshot().project.is_trusted
     assert site.is_trusted is not bool(sandbox)

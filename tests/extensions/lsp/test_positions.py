@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp.lsp_types import Position, Range, TextEdit, path_of, uri_of
-from holdfast.extensions.lsp.positions import Text, applied
+from holdfast.extensions.lsp.lsp_types import Position, Range, TextEdit, file_uri, path_from_uri
+from holdfast.extensions.lsp.positions import Text, apply_edits
 
 LINE = 'print("😀é", name)'
 NAME = LINE.index("name")
@@ -47,24 +47,24 @@ def edit(line: int, start: int, end: int, text: str) -> TextEdit:
 def test_edits_are_all_meant_for_the_text_before() -> None:
     text = "😀 old + old\r\nold\n"
     edits = [edit(1, 0, 3, "new"), edit(0, 9, 12, "new"), edit(0, 3, 6, "new")]
-    assert applied(text, edits) == "😀 new + new\r\nnew\n"
-    assert applied("ab", [edit(0, 1, 1, "x"), edit(0, 1, 1, "y")]) == "axyb"
-    assert applied("ab", []) == "ab"
+    assert apply_edits(text, edits) == "😀 new + new\r\nnew\n"
+    assert apply_edits("ab", [edit(0, 1, 1, "x"), edit(0, 1, 1, "y")]) == "axyb"
+    assert apply_edits("ab", []) == "ab"
 
 
 def test_edits_that_overlap_are_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
-        applied("abcdef", [edit(0, 0, 3, "x"), edit(0, 2, 4, "y")])
+        apply_edits("abcdef", [edit(0, 0, 3, "x"), edit(0, 2, 4, "y")])
 
 
 @pytest.mark.parametrize("path", ["/a/b.py", "/a b/ä#1?.py", "/a%20/b:c@d.py", "/a/\udcff"])
 def test_paths_and_addresses(path: str) -> None:
-    assert path_of(uri_of(path)) == path
+    assert path_from_uri(file_uri(path)) == path
 
 
 def test_what_is_no_file_of_this_machine_has_no_path() -> None:
-    assert path_of("file:///a/b%3Ac.py") == "/a/b:c.py"
-    assert path_of("untitled:Untitled-1") == ""
-    assert path_of("file://elsewhere/a") == ""
-    assert path_of("file://localhost/a") == "/a"
-    assert path_of("file://[/a") == ""
+    assert path_from_uri("file:///a/b%3Ac.py") == "/a/b:c.py"
+    assert path_from_uri("untitled:Untitled-1") == ""
+    assert path_from_uri("file://elsewhere/a") == ""
+    assert path_from_uri("file://localhost/a") == "/a"
+    assert path_from_uri("file://[/a") == ""

@@ -13,10 +13,10 @@ from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
 from holdfast.extensions.lsp import server_state
-from holdfast.extensions.lsp.diagnostics_wait import Times
+from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from server.helpers import RawStream, read_until
 
-SHORT = Times(0.5, 0.2, 0.05)
+SHORT = WaitLimits(0.5, 0.2, 0.05)
 """When a server is bad, and it is known how that ends."""
 
 
@@ -186,7 +186,7 @@ async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
 @pytest.fixture
 def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that went does not come back by itself."""
-    monkeypatch.setattr(server_state, "FIRST_PAUSE", 1_000.0)
+    monkeypatch.setattr(server_state, "FIRST_DELAY", 1_000.0)
 
 
 @pytest.mark.usefixtures("stays_away")
@@ -207,7 +207,7 @@ async def test_one_that_crashes_says_why() -> None:
 
 
 async def test_one_that_crashes_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_state, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(server_state, "FIRST_DELAY", 0.01)
     async with tongues() as speak:
         session = await begun(speak)
         speak.how("crash")
@@ -264,7 +264,7 @@ async def test_nobody_waits_for_one_that_does_not_answer(manners: str) -> None:
         await speak.comes_to(LspState.STARTING if manners == "hang" else LspState.READY)
         speak.how(manners)
         said = await speak.says(edit("a.zz", "one", "BAD"), session)
-        assert said.splitlines()[1:] == ["(ours has not answered yet: lsp_diagnostics looks again.)"]
+        assert said.splitlines()[1:] == ["(ours has not answered yet: call lsp_diagnostics to check again.)"]
 
 
 async def test_one_that_floods_is_believed_up_to_a_point() -> None:

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from holdfast.extensions.lsp import server_state
 from holdfast.extensions.lsp.diagnostics_wait import (
-    AFTER_A_CHANGE,
-    AT_A_GLANCE,
-    WHEN_ASKED,
+    AFTER_CHANGE,
+    ON_REQUEST,
+    ON_VIEW,
     DiagnosticsWait,
     Progress,
-    Times,
+    WaitLimits,
     deadline,
 )
 from holdfast.extensions.lsp.language_server import LanguageServer, ServerHooks
 from holdfast.extensions.lsp.lsp_connection import Incoming
-from holdfast.extensions.lsp.lsp_types import Capabilities, uri_of
+from holdfast.extensions.lsp.lsp_types import ServerCapabilities, file_uri
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig
 from holdfast.extensions.lsp.server_session import ServerSession
 from holdfast.testing.gates import start
@@ -31,7 +31,7 @@ moments = st.floats(0, 100)
 
 
 @given(
-    st.sampled_from([AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED]),
+    st.sampled_from([AFTER_CHANGE, ON_VIEW, ON_REQUEST]),
     moments,
     st.builds(
         Progress,
@@ -43,24 +43,24 @@ moments = st.floats(0, 100)
         st.integers(0, 5),
     ),
 )
-def test_nobody_waits_longer_than_the_bound(times: Times, begun: float, progress: Progress) -> None:
+def test_nobody_waits_longer_than_the_bound(times: WaitLimits, begun: float, progress: Progress) -> None:
     assert deadline(begun, progress, times) <= begun + times.overall
 
 
 def test_the_documented_times() -> None:
-    assert (AFTER_A_CHANGE.overall, AFTER_A_CHANGE.first, AFTER_A_CHANGE.quiet) == (5.0, 1.0, 0.3)
-    assert (AT_A_GLANCE.overall, WHEN_ASKED.overall) == (0.3, 5.0)
-    silent = Progress(told=10.0)
-    assert deadline(10.0, silent, AFTER_A_CHANGE) == 11.0
-    assert deadline(10.0, Progress(told=10.0, heard=10.5), AFTER_A_CHANGE) == 10.8
-    assert deadline(10.0, Progress(told=10.0, is_busy=True), AFTER_A_CHANGE) == 15.0
-    assert deadline(10.0, Progress(told=10.0, silences=2), AFTER_A_CHANGE) == 10.0
-    assert deadline(10.0, Progress(told=10.0, silences=2), WHEN_ASKED) == 15.0
-    assert deadline(10.0, Progress(started=7.0), AFTER_A_CHANGE) == 12.0
-    assert deadline(10.0, Progress(started=1.0), AFTER_A_CHANGE) == 6.0
-    assert deadline(10.0, Progress(started=7.0, told=10.0), AFTER_A_CHANGE) == 12.0
-    assert deadline(10.0, Progress(started=1.0, told=10.0), AFTER_A_CHANGE) == 11.0
-    assert deadline(10.0, Progress(started=10.0), AT_A_GLANCE) == 10.0
+    assert (AFTER_CHANGE.overall, AFTER_CHANGE.first, AFTER_CHANGE.quiet) == (5.0, 1.0, 0.3)
+    assert (ON_VIEW.overall, ON_REQUEST.overall) == (0.3, 5.0)
+    silent = Progress(sent_at=10.0)
+    assert deadline(10.0, silent, AFTER_CHANGE) == 11.0
+    assert deadline(10.0, Progress(sent_at=10.0, received_at=10.5), AFTER_CHANGE) == 10.8
+    assert deadline(10.0, Progress(sent_at=10.0, is_busy=True), AFTER_CHANGE) == 15.0
+    assert deadline(10.0, Progress(sent_at=10.0, silent_changes=2), AFTER_CHANGE) == 10.0
+    assert deadline(10.0, Progress(sent_at=10.0, silent_changes=2), ON_REQUEST) == 15.0
+    assert deadline(10.0, Progress(launched_at=7.0), AFTER_CHANGE) == 12.0
+    assert deadline(10.0, Progress(launched_at=1.0), AFTER_CHANGE) == 6.0
+    assert deadline(10.0, Progress(launched_at=7.0, sent_at=10.0), AFTER_CHANGE) == 12.0
+    assert deadline(10.0, Progress(launched_at=1.0, sent_at=10.0), AFTER_CHANGE) == 11.0
+    assert deadline(10.0, Progress(launched_at=10.0), ON_VIEW) == 10.0
 
 
 PATH = "/w/a.zz"
@@ -90,16 +90,16 @@ def server_of() -> LanguageServer:
 
 def ready(server: LanguageServer) -> ServerSession:
     """It comes up, as far as anybody can see."""
-    talk = ServerSession(server.plan, "/w", server._heard)
-    talk._peer = _Peer()  # type: ignore[assignment]
-    server.talk = talk
-    server.happens(server_state.Started(server.standing.launch, asyncio.get_running_loop().time()))
+    talk = ServerSession(server.config, "/w", server._on_change)
+    talk._connection = _Peer()  # type: ignore[assignment]
+    server.session = talk
+    server.dispatch(server_state.Started(server.status.launch, asyncio.get_running_loop().time()))
     return talk
 
 
 def publish(talk: ServerSession, version: int, path: str = PATH) -> None:
-    body = {"uri": uri_of(path), "version": version, "diagnostics": []}
-    talk.hear(Incoming("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
+    body = {"uri": file_uri(path), "version": version, "diagnostics": []}
+    talk.handle(Incoming("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
 
 
 async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]) -> tuple[bool, float]:
@@ -108,16 +108,16 @@ async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]
     begun = loop.time()
     for after, act in plan:
         loop.call_at(begun + after, act)
-    answered = await DiagnosticsWait(server, PATH, f"text {next(_numbers)}", begun, AFTER_A_CHANGE).over()
+    answered = await DiagnosticsWait(server, PATH, f"text {next(_numbers)}", begun, AFTER_CHANGE).wait()
     return answered, round(loop.time() - begun, 3)
 
 
 def test_a_server_that_answers_is_waited_for_until_it_is_quiet() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
+        talk.has_responded = True
         again = [(0.2 + 0.1 * n, lambda: publish(talk, 1)) for n in range(3)]
         assert await took(server, *again) == (True, 0.7)
         assert await took(server, (0.4, lambda: publish(talk, 2))) == (True, 0.7)
@@ -131,9 +131,9 @@ def test_a_server_that_answers_is_waited_for_until_it_is_quiet() -> None:
 def test_what_it_says_of_other_files_is_no_answer_but_may_be_more_of_one() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
+        talk.has_responded = True
         talk.documents.sync("/w/b.zz", "")
         other = [(0.2 * n, lambda: publish(talk, 1, "/w/b.zz")) for n in range(1, 5)]
         assert await took(server, *other) == (False, 1.0)
@@ -146,9 +146,9 @@ def test_what_it_says_of_other_files_is_no_answer_but_may_be_more_of_one() -> No
 def test_a_silent_one_costs_a_second_twice_and_nothing_after_that() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
+        talk.has_responded = True
         assert [await took(server) for _ in range(4)] == [(False, 1.0), (False, 1.0), (False, 0.0), (False, 0.0)]
         assert await took(server, (0.0, lambda: publish(talk, 1))) == (False, 0.0)
         publish(talk, 5)
@@ -161,11 +161,12 @@ def test_a_silent_one_costs_a_second_twice_and_nothing_after_that() -> None:
 def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         assert await took(server) == (False, 5.0)
         assert await took(server) == (False, 0.0), "its time is up, for everybody"
-        server.happens(server_state.Restart())
-        assert await took(server, (2.0, lambda: ready(server)), (3.5, lambda: publish(server.talk, 1))) == (True, 3.8)  # type: ignore[arg-type]
+        server.dispatch(server_state.Restart())
+        steps = ((2.0, lambda: ready(server)), (3.5, lambda: publish(server.session, 1)))  # type: ignore[arg-type]
+        assert await took(server, *steps) == (True, 3.8)
         await server.close()
 
     in_virtual_time(walk)
@@ -175,9 +176,9 @@ def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
     async def walk() -> None:
         for event in (lambda n: server_state.Exited(n, 0, "x"), lambda _: server_state.Stop()):
             server = server_of()
-            server.want()
+            server.request_start()
             ready(server)
-            answered = await took(server, (0.25, lambda: server.happens(event(server.standing.launch))))  # noqa: B023
+            answered = await took(server, (0.25, lambda: server.dispatch(event(server.status.launch))))  # noqa: B023
             assert answered == (False, 0.25)
             await server.close()
 
@@ -187,10 +188,10 @@ def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
 def test_one_that_works_is_given_all_the_time_there_is() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
-        talk._works.add("t")
+        talk.has_responded = True
+        talk._progress_tokens.add("t")
         assert await took(server) == (False, 5.0)
         assert await took(server, (3.0, lambda: publish(talk, 2))) == (True, 3.3)
         await server.close()
@@ -202,16 +203,16 @@ def test_one_that_works_is_given_all_the_time_there_is() -> None:
 def test_one_that_wants_to_be_asked(answers: bool) -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
-        talk.capabilities = Capabilities(diagnostic_provider={})
+        talk.has_responded = True
+        talk.capabilities = ServerCapabilities(diagnostic_provider={})
 
         async def pull(path: str, seconds: float) -> None:
             assert (path, seconds) == (PATH, 5.0)
             await asyncio.sleep(0.5 if answers else seconds * 2)
 
-        talk.pull = pull  # type: ignore[method-assign]
+        talk.pull_diagnostics = pull  # type: ignore[method-assign]
         assert await took(server) == ((True, 0.5) if answers else (False, 5.0))
         await server.close()
 
@@ -221,9 +222,9 @@ def test_one_that_wants_to_be_asked(answers: bool) -> None:
 def test_several_waits_at_once() -> None:
     async def walk() -> None:
         server = server_of()
-        server.want()
+        server.request_start()
         talk = ready(server)
-        talk.has_spoken = True
+        talk.has_responded = True
         first, second = start(took(server)), start(took(server, (0.5, lambda: publish(talk, 2))))
         assert await first == (True, 0.8)
         assert await second == (True, 0.8)

@@ -61,7 +61,7 @@ def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> No
     assert pauses == [1, 2, 4, 8]
     assert standing.state == LspState.ERROR
     assert standing.has_given_up
-    assert standing.error.startswith("It ended. It was started 5 times and is left alone now")
+    assert standing.error.startswith("It ended. It was started 5 times and is not started again")
     assert transition(standing, Requested(1e9)) == (standing, ())
     anew, effects = transition(standing, Restart())
     assert (anew.state, anew.failures, effects) == (LspState.STARTING, 0, (Launch(anew.launch),))
@@ -70,7 +70,7 @@ def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> No
 def test_one_that_worked_for_long_has_not_failed_before() -> None:
     often = after(Exited(1, 1, "x"), TimerFired(1), Started(2, 10), begin=READY)
     assert after(Exited(2, 20, "x"), begin=often).failures == 2
-    assert after(Exited(2, 10 + server_state.STEADY, "x"), begin=often).failures == 1
+    assert after(Exited(2, 10 + server_state.STABLE_AFTER, "x"), begin=often).failures == 1
 
 
 def test_one_that_is_not_installed_is_looked_for_again_after_a_while() -> None:
@@ -134,4 +134,4 @@ def test_at_most_one_runs_whatever_happens() -> None:
                     assert not runs
                     assert effect.launch == standing.launch
                     runs = True
-            assert runs == standing.is_there
+            assert runs == standing.is_active

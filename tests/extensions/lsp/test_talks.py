@@ -8,8 +8,8 @@ import pytest
 from extensions.lsp.in_memory import SILENT, Program, Site
 from extensions.lsp.test_launches import ERROR, READY, now, play
 from holdfast.domain.extensions import NEVER
-from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, WHEN_ASKED
-from holdfast.extensions.lsp.lsp_types import uri_of
+from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST
+from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -45,17 +45,17 @@ def test_a_file_that_is_gone_is_closed_and_nothing_is_wrong_with_it(tmp_path: Pa
         other = site.place.project / "b.txt"
         other.write_text("two\n")
         for name in (path, str(other)):
-            asking = start(site.fleet.ask_about(name, AFTER_A_CHANGE))
-            await site.until(lambda name=name: site.fleet.servers[0].talk.documents.open.get(name))  # type: ignore[union-attr, misc]
+            asking = start(site.fleet.request_diagnostics(name, AFTER_CHANGE))
+            await site.until(lambda name=name: site.fleet.servers[0].session.documents.open.get(name))  # type: ignore[union-attr, misc]
             site.last.publish(name, "wrong")
             await asking
         assert site.info().diagnostic_count == 2
         other.unlink()
-        await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
         await elapse(1)
-        assert site.last.params("textDocument/didClose") == [{"textDocument": {"uri": uri_of(str(other))}}]
+        assert site.last.params("textDocument/didClose") == [{"textDocument": {"uri": file_uri(str(other))}}]
         assert site.info().diagnostic_count == 1
-        assert site.fleet.findings(path)[1] == []
+        assert site.fleet.diagnostics(path)[1] == []
 
     play(tmp_path, story)
 
@@ -66,14 +66,14 @@ def test_only_what_is_said_of_the_text_as_it_is_now_is_an_answer(
 ) -> None:
     async def story(site: Site) -> None:
         path = await _ready(site)
-        asking = start(site.fleet.ask_about(path, AFTER_A_CHANGE))
+        asking = start(site.fleet.request_diagnostics(path, AFTER_CHANGE))
         await site.until(lambda: site.last.count("textDocument/didOpen"))
         site.last.publish(path, version=1)
         await asking
         await elapse(10)
         site.file.write_text("changed")
         began = now()
-        asking = start(site.fleet.ask_about(path, AFTER_A_CHANGE))
+        asking = start(site.fleet.request_diagnostics(path, AFTER_CHANGE))
         await site.until(lambda: site.last.count("textDocument/didChange"))
         site.last.publish(path, "wrong", version=version)
         assert list((await asking).values()) == [counts]
@@ -97,8 +97,8 @@ def test_saves_are_told_to_those_that_want_to_hear_of_them(tmp_path: Path, sync:
         site.capabilities = {"textDocumentSync": sync}
         path = await _ready(site)
         site.file.write_text("changed")
-        await site.fleet.ask_about(path, WHEN_ASKED)
-        told = [{"textDocument": {"uri": uri_of(path)}, **more} for more in saved]
+        await site.fleet.request_diagnostics(path, ON_REQUEST)
+        told = [{"textDocument": {"uri": file_uri(path)}, **more} for more in saved]
         assert site.last.params("textDocument/didSave") == told
 
     play(tmp_path, story)
@@ -116,8 +116,8 @@ def test_another_project_of_the_workspace_is_told_once(tmp_path: Path) -> None:
             files.append(str(folder / "b.txt"))
         for _ in range(2):
             for path in files:
-                await site.fleet.ask_about(path, AFTER_A_CHANGE)
-        one, two = (uri_of(str(Path(path).parent)) for path in files)
+                await site.fleet.request_diagnostics(path, AFTER_CHANGE)
+        one, two = (file_uri(str(Path(path).parent)) for path in files)
         (told,) = site.last.params("workspace/didChangeWorkspaceFolders")
         assert [item["uri"] for item in told["event"]["added"]] == [two]
         folders = await _asked(site, "workspace/workspaceFolders", None)
@@ -142,7 +142,7 @@ def test_what_was_registered_holds_until_it_is_taken_back(tmp_path: Path) -> Non
             assert "error" not in await _asked(site, method, {key: [watching, pulling]})
             (site.place.project / f"{key}.cfg").write_text("x")
             site.file.write_text(key)
-            await site.fleet.ask_about(path, AFTER_A_CHANGE)
+            await site.fleet.request_diagnostics(path, AFTER_CHANGE)
             counts.append((site.last.count(WATCHED), site.last.count("textDocument/diagnostic")))
         assert counts == [(1, 1), (1, 1)]
 
@@ -162,13 +162,13 @@ def test_other_open_files_are_asked_about_where_files_depend_on_each_other(
         path = await _ready(site)
         other = site.place.project / "b.txt"
         other.write_text("x")
-        await site.fleet.ask_about(str(other), AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(str(other), AFTER_CHANGE)
         before = site.last.count("textDocument/diagnostic")
         site.file.write_text("changed")
-        await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
         await elapse(1)
         asked = [item["textDocument"]["uri"] for item in site.last.params("textDocument/diagnostic")[before:]]
-        assert asked == [uri_of(path), uri_of(str(other))][: 1 + others]
+        assert asked == [file_uri(path), file_uri(str(other))][: 1 + others]
 
     play(tmp_path, story)
 
@@ -178,7 +178,7 @@ def test_a_question_about_a_file_is_taken_back_with_whoever_waits_for_it(tmp_pat
         site.capabilities = {"diagnosticProvider": {}}
         site.methods["textDocument/diagnostic"] = lambda *_: SILENT
         path = await _ready(site)
-        asking = start(site.fleet.ask_about(path, AFTER_A_CHANGE))
+        asking = start(site.fleet.request_diagnostics(path, AFTER_CHANGE))
         await site.until(lambda: site.last.count("textDocument/diagnostic"))
         asking.cancel()
         await elapse(0.1)

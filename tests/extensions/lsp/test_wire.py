@@ -11,10 +11,10 @@ from holdfast.extensions.lsp import lsp_connection
 from holdfast.extensions.lsp.lsp_connection import FrameParser, ProtocolError
 
 SAID = [
-    lsp_connection.question(1, "initialize", {"a": "ä😀"}),
-    lsp_connection.notice("initialized", {}),
-    lsp_connection.answer("x", None),
-    lsp_connection.refusal(7, -32601, "no"),
+    lsp_connection.encode_request(1, "initialize", {"a": "ä😀"}),
+    lsp_connection.encode_notification("initialized", {}),
+    lsp_connection.encode_response("x", None),
+    lsp_connection.encode_error(7, -32601, "no"),
 ]
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_message_is_refused(said: bytes) -> None:
 
 
 def test_a_long_message_is_not_kept_before_it_is_refused() -> None:
-    frames = FrameParser(longest=100)
+    frames = FrameParser(max_body=100)
     with pytest.raises(ProtocolError, match="101"):
         frames.feed(b"Content-Length: 101\r\n\r\n")
-    assert FrameParser(longest=100).feed(lsp_connection.notice("m", {}))
+    assert FrameParser(max_body=100).feed(lsp_connection.encode_notification("m", {}))

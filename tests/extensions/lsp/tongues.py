@@ -13,14 +13,14 @@ from e2e.test_tools_files import edit, view, write
 from e2e.tool_client import ToolClient, tool_client
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.lsp.diagnostics_wait import Times
+from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.server.workspace_manager import GracePeriods
 from server.helpers import Place, place
 
 __all__ = ["NODE", "PATIENT", "SERVER", "Tongues", "edit", "tongues", "view", "write"]
 
-PATIENT = Times(60.0, 60.0, 60.0)
+PATIENT = WaitLimits(60.0, 60.0, 60.0)
 """On a machine that may be busy: what is tested is what servers say, not when."""
 NODE = Path(__file__).parents[1] / "node/node_modules/.bin"
 SERVER = Path(__file__).with_name("language_server.py")
@@ -57,11 +57,11 @@ class Tongues:
 
     @property
     def fleet(self) -> LspManager:
-        return self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.fleet
+        return self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.manager
 
-    def waits(self, times: Times) -> None:
+    def waits(self, times: WaitLimits) -> None:
         """How long a change waits."""
-        self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.after_a_change = times
+        self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.change_limits = times
 
     async def infos(self) -> dict[str, LspInfo]:
         return await self.one.client.list_lsps(self.one.workspace)

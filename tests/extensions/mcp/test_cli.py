@@ -1,4 +1,4 @@
-"""`holdfast mcp`: servers added, seen, switched off, logged in to and removed, by the real command."""
+"""`holdfast mcp`: servers added, seen, disabled, logged in to and removed, by the real command."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         await stage.say("mcp", "remove", "talks")
         elsewhere = await stage.call("mcp", "remove", "ours")
         assert elsewhere.code != 0
-        assert re.search(r"holdfast\.toml:\d+ speaks of it \(--project\)", elsewhere.err)
+        assert re.search(r"also set in \S*holdfast\.toml:\d+ \(--project\)", elsewhere.err)
         await stage.say("mcp", "remove", "ours", "--project")
         assert [line.split()[0] for line in (await stage.say("mcp")).splitlines()] == ["SERVER", "time"]
 
@@ -64,14 +64,14 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("add", "x"), "Give a command after --"),
+        (("add", "x"), "Give either a command after --"),
         (("add", "x", "--url", "http://h", "--", "y"), "one of them"),
         (("add", "x", "--type", "http", "--", "y"), "of the type stdio"),
         (("add", "x y", "--", "z"), "letters, digits"),
         (("add", "x", "--env", "novalue", "--", "z"), "NAME=VALUE"),
         (("add", "x", "--url", "http://h", "--header", "Authorization=Bearer abcdefghijkl"), "$MY_KEY"),
         (("remove", "x"), "is not set"),
-        (("disable", "x"), "There is no server called x"),
+        (("disable", "x"), "There is no server x"),
     ],
 )
 async def test_mistakes_are_sentences_and_change_nothing(arguments: tuple[str, ...], sentence: str) -> None:

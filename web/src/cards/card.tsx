@@ -1,29 +1,29 @@
-// A tool call as it is shown, with its result: one line that says what it does, and below it what came of it.
+// A tool call with its result: one summary line, and the contents below it.
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { copyText } from "../chat/copy.ts";
 import { Icon } from "../shell/icons.tsx";
 import type { IconName } from "../shell/icons.tsx";
-import { lasted } from "../timeline/layout.ts";
+import { formatDuration } from "../timeline/layout.ts";
 import type { Message, ToolCall, ToolResult } from "../wire/types.ts";
-import { bodyOf } from "./bodies.tsx";
-import { CHANGES, changeOf, copyOf, factsOf, headlineOf, numberAt, SENDS, shellOf, sizeOfChange, tookOf } from "./facts.ts";
-import { wish } from "./folding.ts";
+import { bodyOf } from "./card-body.tsx";
+import { CHANGES, changeOf, copyOf, factsOf, headlineOf, numberAt, SENDS, shellOf, sizeOfChange, tookOf } from "./tool-data.ts";
+import { foldRequest } from "./folding.ts";
 
 export interface ToolCardProps {
   readonly call: ToolCall;
   readonly result?: ToolResult | undefined;
-  /** What it has printed so far, while it works. */
+  /** The output so far, while it runs. */
   readonly output?: string;
-  /** The message that made the call. */
+  /** The message with the call. */
   readonly messageId?: string;
-  /** What the helper that it sent has said so far. */
-  readonly helperMessages?: readonly Message[];
+  /** The messages of its sub-agent so far. */
+  readonly subagentMessages?: readonly Message[];
   readonly directory?: string;
   /** The turn has ended: a call without a result will never get one. */
   readonly isOver?: boolean;
-  /** It waits for somebody's answer. */
+  /** The call waits for an approval. */
   readonly isAsked?: boolean;
 }
 
@@ -49,9 +49,9 @@ const ICONS: Readonly<Record<string, IconName>> = {
   question: "question",
   agent: "people",
 };
-/** Reading and looking is folded: one wants to know that it was done, not what it saw. */
+/** Tools that read are folded: their result is rarely of interest. */
 const OPEN: ReadonlySet<string> = new Set(["bash", "shell", "write", "edit", "multiedit", "todos", "question", "agent", "agentic_fetch", "job_output"]);
-const WORDS: Readonly<Record<CardState, string>> = { called: "is being prepared", asked: "waits for an answer", running: "at work", done: "done", failed: "failed", cut: "was cut off" };
+const WORDS: Readonly<Record<CardState, string>> = { called: "is being prepared", asked: "waits for approval", running: "at work", done: "done", failed: "failed", cut: "was interrupted" };
 
 export function stateOf(call: ToolCall, result: ToolResult | undefined, isOver = false, isAsked = false): CardState {
   if (result) return result.is_error ? "failed" : "done";
@@ -85,11 +85,11 @@ export function ToolCard(props: ToolCardProps): JSX.Element {
   );
 }
 
-/** As its kind is, until somebody says otherwise: here, or for all. A card that fails opens. */
+/** Open or closed by tool, until the user changes it here or for all cards. A card that fails opens. */
 function useFolding(first: boolean): [boolean, (open: boolean) => void] {
   const [said, setSaid] = useState<boolean | null>(null);
-  const seen = useRef(wish.value.count);
-  const { count, open } = wish.value;
+  const seen = useRef(foldRequest.value.count);
+  const { count, open } = foldRequest.value;
   useEffect(() => {
     if (count === seen.current) return;
     seen.current = count;
@@ -108,7 +108,7 @@ function Mark({ name, state }: { name: string; state: CardState }): JSX.Element 
   );
 }
 
-/** Tools of MCP servers have long names: server and tool are told apart. */
+/** Names of MCP tools are long: server and tool are separated. */
 function nameOf(name: string): ComponentChildren {
   const found = /^mcp_+([^_].*?)_+(.+)$/.exec(name);
   if (!found) return name;
@@ -126,9 +126,9 @@ interface FactsProps {
   readonly state: CardState;
 }
 
-/** A word at the end of the line: how much, how it ended. */
+/** A note at the end of the line: size, outcome. */
 function Facts({ call, result, state }: FactsProps): JSX.Element | null {
-  if (state === "asked") return <span class="chip warning">waits for an answer</span>;
+  if (state === "asked") return <span class="chip warning">waits for approval</span>;
   if (!result) return state === "called" ? <span class="chip">preparing</span> : null;
   const told = factsOf(result.metadata);
   const took = tookOf(result.metadata);
@@ -140,7 +140,7 @@ function Facts({ call, result, state }: FactsProps): JSX.Element | null {
       {found !== null && <span class="faint">{`${found}${told["truncated"] === true ? "+" : ""} found`}</span>}
       {told["background"] === true && <span class="chip accent">job {String(told["shell_id"] ?? "")}</span>}
       {exit !== null && exit !== 0 && <span class="chip error">exit {exit}</span>}
-      {took !== null && took >= 100 && <span class="faint">{lasted(took)}</span>}
+      {took !== null && took >= 100 && <span class="faint">{formatDuration(took)}</span>}
       {state === "failed" && !SENDS.has(call.name) && <span class="chip error">failed</span>}
     </span>
   );

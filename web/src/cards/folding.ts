@@ -1,10 +1,10 @@
-// Which cards and thoughts are open. Each decides for itself; one key opens or closes them all.
+// Which cards and thoughts are open. Each has its own state; one key opens or closes all.
 
 import { signal } from "@preact/signals";
 
-/** Grows with each wish that holds for all; `open` is the last of them. */
-export const wish = signal<{ readonly count: number; readonly open: boolean }>({ count: 0, open: false });
+/** Incremented by each request that applies to all cards; `open` is the latest one. */
+export const foldRequest = signal<{ readonly count: number; readonly open: boolean }>({ count: 0, open: false });
 
 export function foldAll(): void {
-  wish.value = { count: wish.value.count + 1, open: !wish.value.open };
+  foldRequest.value = { count: foldRequest.value.count + 1, open: !foldRequest.value.open };
 }

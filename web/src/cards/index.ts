@@ -1,3 +1,3 @@
 export { ToolCard } from "./card.tsx";
 export type { ToolCardProps } from "./card.tsx";
-export { foldAll, wish } from "./folding.ts";
+export { foldAll, foldRequest } from "./folding.ts";

@@ -1,6 +1,6 @@
-/** What can be done with the conversation by name and by key. */
+/** Commands of the conversation. */
 
-import { focusComposer, text } from "../store/composing.ts";
+import { focusComposer, text } from "../store/composer-state.ts";
 import { messageIds } from "../store/state.ts";
 import { type Command, registerCommand } from "../store/commands.ts";
 import { isWriting } from "../palette/keys.ts";
@@ -11,10 +11,10 @@ import { jump, toEnd } from "./scrolling.ts";
 const hasMessages = (): boolean => messageIds.value.length > 0;
 
 const COMMANDS: readonly Command[] = [
-  { name: "earlier", title: "To the prompt before", keys: "alt+arrowup", when: hasMessages, run: () => jump(-1) },
-  { name: "later", title: "To the next prompt", keys: "alt+arrowdown", when: hasMessages, run: () => jump(1) },
-  { name: "end", title: "To the newest line", keys: "alt+end", when: hasMessages, run: toEnd },
-  { name: "recall", title: "Find a prompt you sent before", keys: "alt+h", run: recall },
+  { name: "earlier", title: "Go to the previous prompt", keys: "alt+arrowup", when: hasMessages, run: () => jump(-1) },
+  { name: "later", title: "Go to the next prompt", keys: "alt+arrowdown", when: hasMessages, run: () => jump(1) },
+  { name: "end", title: "Go to the end", keys: "alt+end", when: hasMessages, run: toEnd },
+  { name: "recall", title: "Find an earlier prompt", keys: "alt+h", run: recall },
 ];
 
 function recall(): void {
@@ -24,7 +24,7 @@ function recall(): void {
 
 for (const command of COMMANDS) registerCommand(command);
 
-// Esc stops what runs from anywhere but where it closes something.
+// Esc cancels from anywhere except where it closes something.
 addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || isWriting(event.target)) return;
   if (document.querySelector("dialog[open]") === null && escape()) event.preventDefault();

@@ -1,24 +1,24 @@
-/** What is offered while one writes: files and agents after `@`, commands after `/`. */
+/** Completions in the composer: files and agents after `@`, commands after `/`. */
 
 import { signal } from "@preact/signals";
 import { listAgents, listCommands, listFiles, readFile, rememberPrompts } from "../store/actions.ts";
 import { commands } from "../store/commands.ts";
-import { sent } from "../store/composing.ts";
+import { sent } from "../store/composer-state.ts";
 import { workspace } from "../store/state.ts";
 import { Problem } from "../wire/http.ts";
 import type { Attachment } from "../wire/types.ts";
-import { best, mentionAt, mentioned } from "./mentions.ts";
+import { best, mentionAt, mentionsIn } from "./mentions.ts";
 
 export interface Offer {
   readonly value: string;
   readonly words: string;
-  /** A command of the page is run when it is picked; all else is written out. */
+  /** A command of the page is run when it is selected; all others are inserted. */
   readonly runs: boolean;
 }
 
 export interface Offers {
   readonly kind: "file" | "command" | "sent";
-  /** Where the letters begin that would be replaced, in the text. */
+  /** Start of the text that a completion replaces. */
   readonly from: number;
   readonly list: readonly Offer[];
   readonly chosen: number;
@@ -26,11 +26,11 @@ export interface Offers {
 
 export const offers = signal<Offers | null>(null);
 
-/** For how long a list is good enough, in milliseconds. */
+/** Maximum age of a list, in milliseconds. */
 const FRESH = 20_000;
 const MOST_NAMED = 20;
 
-/** A list that is asked for when it is needed, and again when it is old. Who cannot give it has an empty one. */
+/** A list that is fetched on demand, and again when it is old. Empty if it cannot be fetched. */
 class Fresh<T> {
   private list: Promise<readonly T[]> | null = null;
   private at = 0;
@@ -58,8 +58,8 @@ const prompts = new Fresh(async () => {
 });
 let asked = 0;
 
-/** Looks at what stands before the cursor, and offers what fits. */
-export function look(text: string, cursor: number): void {
+/** Updates the completions for the text before the cursor. */
+export function updateOffers(text: string, cursor: number): void {
   asked += 1;
   const before = text.slice(0, cursor);
   const command = /^\/([\w:.-]*)$/.exec(before);
@@ -94,7 +94,7 @@ async function offerFiles(letters: string, from: number, mine: number): Promise<
   offer("file", from, [...people, ...found].slice(0, 12));
 }
 
-/** What was sent before and has these words, newest first. */
+/** Returns sent prompts that contain these words, newest first. */
 export async function offerSent(words: string): Promise<void> {
   asked += 1;
   const mine = asked;
@@ -121,7 +121,7 @@ export function step(by: number): void {
   offers.value = { ...now, chosen: (now.chosen + by + now.list.length) % now.list.length };
 }
 
-/** The text after the chosen offer was taken, and where the cursor stands then. */
+/** Returns the text and the cursor position after the selected completion. */
 export function completed(text: string, cursor: number, now: Offers, chosen: Offer): readonly [string, number] {
   if (now.kind === "sent") return [chosen.value, chosen.value.length];
   const name = now.kind === "file" ? `@${/\s/.test(chosen.value) ? `"${chosen.value}"` : chosen.value}` : chosen.value;
@@ -130,10 +130,10 @@ export function completed(text: string, cursor: number, now: Offers, chosen: Off
   return [start + rest, start.length];
 }
 
-/** The files that a text names. A name that is no file is a word like others. */
+/** Returns the files that a text mentions. Names that are not files are ignored. */
 export async function namedFiles(text: string): Promise<readonly Attachment[]> {
   const found: Attachment[] = [];
-  for (const name of mentioned(text).slice(0, MOST_NAMED)) {
+  for (const name of mentionsIn(text).slice(0, MOST_NAMED)) {
     try {
       found.push(await readFile(name));
     } catch (error) {

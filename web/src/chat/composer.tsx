@@ -1,23 +1,23 @@
-/** Where one writes: prompts, commands and lines for the shell, with files that go along. */
+/** The composer: prompts, slash commands, shell commands and attachments. */
 
 import { type ReadonlySignal, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../shell/icons.tsx";
 import { isNarrow, isTouch } from "../shell/ui.ts";
-import { prompt, rememberPrompts, runShell, say } from "../store/actions.ts";
+import { prompt, rememberPrompts, runShell, reportErrors } from "../store/actions.ts";
 import { commands, runCommand } from "../store/commands.ts";
-import { attach, detach, focusAsked, focusComposer, pending, putBack, remember, takeAll, text } from "../store/composing.ts";
+import { attach, detach, focusAsked, focusComposer, pending, putBack, remember, takeAll, text } from "../store/composer-state.ts";
 import { connection, isBusy, sessionId, toast } from "../store/state.ts";
 import { Problem } from "../wire/http.ts";
-import { closeOffers, completed, look, namedFiles, offers, offerSent, step } from "./completion.ts";
+import { closeOffers, completed, updateOffers, namedFiles, offers, offerSent, step } from "./completion.ts";
 import { escape } from "./escape.ts";
-import { sizeOf } from "./facts.ts";
+import { sizeOf } from "./descriptions.ts";
 import { attachFiles, isPicture, Picture, textFile } from "./files.tsx";
-import { Recall } from "./recall.ts";
+import { Recall } from "./prompt-history.ts";
 import { toEnd } from "./scrolling.ts";
 
-/** A longer paste goes along as a file instead of filling the composer. */
+/** A longer paste becomes an attachment instead of text in the composer. */
 const LONG_PASTE = { lines: 120, letters: 12_000 };
 
 export function Composer(): JSX.Element {
@@ -74,14 +74,14 @@ export function Composer(): JSX.Element {
             text.value = event.currentTarget.value;
             recall.current.reset();
             if (offers.value?.kind === "sent") void offerSent(event.currentTarget.value);
-            else look(event.currentTarget.value, event.currentTarget.selectionStart);
+            else updateOffers(event.currentTarget.value, event.currentTarget.selectionStart);
           }}
           onKeyDown={(event) => onKey(event, event.currentTarget, recall.current)}
           onPaste={onPaste}
           onBlur={() => setTimeout(closeOffers, 150)}
         />
         {mayQueue ? (
-          <button type="button" class="button small queue-it" disabled={isEmpty} data-testid="queue" title="A turn of its own, after those that wait (Alt+Enter)" onClick={() => void send(true)}>
+          <button type="button" class="button small queue-it" disabled={isEmpty} data-testid="queue" title="Queue it as a separate turn (Alt+Enter)" onClick={() => void send(true)}>
             Queue
           </button>
         ) : null}
@@ -94,9 +94,9 @@ export function Composer(): JSX.Element {
 }
 
 function placeholder(): string {
-  if (connection.value.state !== "live" && connection.value.state !== "connecting") return isNarrow.value ? "Not connected" : "Not connected: what you write stays here";
-  if (isBusy.value) return isNarrow.value ? "Steer what runs" : "Steer: the model reads it before its next step";
-  return isNarrow.value ? "Ask for something" : "Ask for something; @ names a file, / a command, ! the shell";
+  if (connection.value.state !== "live" && connection.value.state !== "connecting") return isNarrow.value ? "Not connected" : "Not connected: your text is kept";
+  if (isBusy.value) return isNarrow.value ? "Steer the run" : "Steer: the model reads it before its next step";
+  return isNarrow.value ? "Write a prompt" : "Write a prompt; @ for files, / for commands, ! for the shell";
 }
 
 // Sending.
@@ -109,7 +109,7 @@ async function send(queues: boolean): Promise<void> {
   const command = /^\/([\w-]+)(?:\s+([\s\S]*))?$/.exec(now);
   if (command !== null && commands.value.some((one) => one.name === command[1])) {
     takeAll();
-    if (!runCommand(command[1] ?? "", command[2] ?? "")) toast("info", `/${command[1]} makes no sense at the moment.`);
+    if (!runCommand(command[1] ?? "", command[2] ?? "")) toast("info", `/${command[1]} is not available at the moment.`);
     return;
   }
   const all = takeAll();
@@ -129,7 +129,7 @@ async function sendShell(command: string): Promise<void> {
   if (command === "") return;
   const all = takeAll();
   remember(`!${command}`);
-  if ((await say(runShell(command), "Not run")) === undefined) putBack(all);
+  if ((await reportErrors(runShell(command), "Not run")) === undefined) putBack(all);
 }
 
 // Keys.
@@ -180,7 +180,7 @@ function onOfferKey(event: KeyboardEvent, area: HTMLTextAreaElement): boolean {
   }
 }
 
-/** Takes the chosen offer: a file is written out, a command is run. */
+/** Applies the selected completion: a file name is inserted, a command is run. */
 function pick(area: HTMLTextAreaElement): void {
   const given = offers.value;
   const chosen = given?.list[given.chosen];
@@ -202,7 +202,7 @@ function put(area: HTMLTextAreaElement, next: string, cursor: number): void {
   area.focus();
 }
 
-/** Up on the first line and down on the last walk through what was sent. */
+/** Up on the first line and Down on the last one browse the sent prompts. */
 function walks(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall): boolean {
   if (event.shiftKey || event.altKey || event.ctrlKey || event.metaKey) return false;
   const up = event.key === "ArrowUp";
@@ -226,10 +226,10 @@ function onPaste(event: ClipboardEvent): void {
   if (words.length <= LONG_PASTE.letters && words.split("\n").length <= LONG_PASTE.lines) return;
   event.preventDefault();
   attach(textFile(words, `paste-${pending.value.length + 1}.txt`));
-  toast("info", "The long text goes along as a file.");
+  toast("info", "The long text was attached as a file.");
 }
 
-// What is shown around the text.
+// Elements around the text area.
 
 function Attached(): JSX.Element | null {
   if (pending.value.length === 0) return null;
@@ -244,7 +244,7 @@ function Attached(): JSX.Element | null {
           )}
           <span class="clip">{attachment.file_name}</span>
           <span class="faint">{sizeOf(size)}</span>
-          <button type="button" class="square small" aria-label={`Take ${attachment.file_name} off`} onClick={() => detach(id)}>
+          <button type="button" class="square small" aria-label={`Remove ${attachment.file_name}`} onClick={() => detach(id)}>
             <Icon name="close" small />
           </button>
         </li>
@@ -284,7 +284,7 @@ function OfferList({ onPick }: { onPick(): void }): JSX.Element | null {
 
 type Area = { readonly current: HTMLTextAreaElement | null };
 
-/** Takes the focus when somebody asks for it, and when another session is opened with a keyboard at hand. */
+/** Focuses the text area on request, and when another session is opened on a device with a keyboard. */
 function useFocus(area: Area): void {
   const count = focusAsked.value;
   const session = sessionId.value;
@@ -299,7 +299,7 @@ function useFocus(area: Area): void {
   }, [session]);
 }
 
-/** Files may be dropped anywhere: a browser would leave the page for one that nobody takes. */
+/** Files may be dropped anywhere: otherwise the browser would leave the page. */
 function useDrop(): ReadonlySignal<boolean> {
   const isOver = useSignal(false);
   useEffect(() => {
@@ -329,7 +329,7 @@ function useDrop(): ReadonlySignal<boolean> {
   return isOver;
 }
 
-/** As high as its text, up to a part of the window. Browsers that do it themselves are let do it. */
+/** Sizes the text area to its text, up to a part of the window, in browsers that do not do so themselves. */
 function useHeight(area: Area): void {
   const now = text.value;
   useLayoutEffect(() => {

@@ -1,8 +1,8 @@
-/** Copying: with the clipboard the browser gives, or the old way. */
+/** Copies text with the clipboard API, or with a selection where it is not available. */
 
 import { toast } from "../store/state.ts";
 
-/** Whether it worked. Without the right to the clipboard the text is selected and copied the old way. */
+/** Returns whether it succeeded. Without permission for the clipboard the text is selected and copied. */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
@@ -15,7 +15,7 @@ export async function copyText(text: string): Promise<boolean> {
     field.select();
     const isDone = document.execCommand("copy");
     field.remove();
-    if (!isDone) toast("error", "The browser does not let this page copy. Select the text and copy it yourself.");
+    if (!isDone) toast("error", "The browser does not allow this page to copy. Select the text and copy it.");
     return isDone;
   }
 }

@@ -1,22 +1,22 @@
-/** Esc warns, a second Esc within two seconds cancels. */
+/** Esc warns; a second Esc within two seconds cancels. */
 
 import { signal } from "@preact/signals";
-import { cancel, say } from "../store/actions.ts";
+import { cancel, reportErrors } from "../store/actions.ts";
 import { isBusy } from "../store/state.ts";
 
 const SECOND_ESCAPE = 2_000;
 
-/** Whether the next Esc cancels. */
+/** True if the next Esc cancels. */
 export const escaped = signal(false);
 let timer: ReturnType<typeof setTimeout> | undefined;
 
-/** Whether there was something to stop. */
+/** Returns whether there was a run to cancel. */
 export function escape(): boolean {
   if (!isBusy.value) return false;
   clearTimeout(timer);
   if (escaped.value) {
     escaped.value = false;
-    void say(cancel());
+    void reportErrors(cancel());
     return true;
   }
   escaped.value = true;

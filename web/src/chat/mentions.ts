@@ -1,20 +1,20 @@
-/** Files that a prompt names with `@`, and the best of many names for a few letters: as in the terminal. Pure. */
+/** File names after `@` in a prompt, and fuzzy matching of names, as in the terminal app. Pure. */
 
 const OPEN = /(?:^|\s)@([^\s@"]*)$/;
 const NAMED = /(?:^|(?<=\s))@("[^"\n]+"|[^\s@"]+)/g;
 
-/** The letters of a name that is being written just before the cursor; null if there is none. */
+/** Returns the letters of the name before the cursor; null if there is none. */
 export function mentionAt(before: string): string | null {
   return OPEN.exec(before)?.[1] ?? null;
 }
 
-/** Every name in a text that begins with `@`, once, without the sign, quotes and closing punctuation. */
-export function mentioned(text: string): readonly string[] {
+/** Returns every name after `@` in a text once, without `@`, quotes and closing punctuation. */
+export function mentionsIn(text: string): readonly string[] {
   const names = [...text.matchAll(NAMED)].map((found) => (found[1] ?? "").replace(/^"|"$/g, "").replace(/[.,;:!?)]+$/, ""));
   return [...new Set(names.filter((name) => name !== ""))];
 }
 
-/** How well the letters fit a path, in their order; more is better, null is not at all. */
+/** Scores how well letters match a path, in order; higher is better, null is no match. */
 export function score(letters: string, name: string): number | null {
   const wanted = letters.toLowerCase();
   if (wanted === "") return -name.length;
@@ -37,7 +37,7 @@ export function score(letters: string, name: string): number | null {
   return points - name.length;
 }
 
-/** The names that fit best. */
+/** Returns the best matches. */
 export function best(letters: string, names: readonly string[], limit = 10): readonly string[] {
   const fitting: [number, string][] = [];
   for (const name of names) {

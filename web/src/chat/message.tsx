@@ -1,25 +1,25 @@
-/** One message: what was asked, or what was answered with its thoughts, tools and end. */
+/** One message: a prompt, or an answer with its thoughts, tool calls and end. */
 
 import type { JSX } from "preact";
 import { memo } from "preact/compat";
 import { useContext, useEffect, useState } from "preact/hooks";
-import { wish } from "../cards/folding.ts";
+import { foldRequest } from "../cards/folding.ts";
 import { ToolCard } from "../cards/index.ts";
 import { clock, elapsed, inSeconds } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { Markdown } from "../text/markdown.tsx";
 import type { Message, Part, Reasoning, ShellCommand, ToolCall } from "../wire/types.ts";
-import { Boundary } from "./boundary.tsx";
-import { CopyButton } from "./copybutton.tsx";
-import { finishOf, noteOf, textOf } from "./facts.ts";
+import { Boundary } from "./error-boundary.tsx";
+import { CopyButton } from "./copy-button.tsx";
+import { finishOf, noteOf, textOf } from "./descriptions.ts";
 import { FilePart } from "./files.tsx";
-import { SourcesContext } from "./sources.ts";
+import { SourcesContext } from "./conversation-source.ts";
 
 const LONG_PROMPT = 2_400;
 
 export interface MessageProps {
   readonly message: Message;
-  /** When its turn was asked for, Unix seconds; 0 if nobody knows. */
+  /** Time of the prompt of its turn in Unix seconds; 0 if unknown. */
   readonly asked: number;
   readonly isMarked?: boolean;
 }
@@ -49,7 +49,7 @@ function Asked({ message }: { message: Message }): JSX.Element {
   const shells = message.parts.filter((part) => part.type === "shell_command");
   return (
     <>
-      <div class="said">
+      <div class="prompt-body">
         {text ? <Prompt text={text} /> : null}
         {files.length > 0 ? (
           <ul class="files">
@@ -66,7 +66,7 @@ function Asked({ message }: { message: Message }): JSX.Element {
   );
 }
 
-/** What somebody wrote is shown as it was written. */
+/** A prompt is shown as it was written, without Markdown. */
 function Prompt({ text }: { text: string }): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const isLong = text.length > LONG_PROMPT;
@@ -75,7 +75,7 @@ function Prompt({ text }: { text: string }): JSX.Element {
       <p class="prompt">{isLong && !isOpen ? `${text.slice(0, LONG_PROMPT)} …` : text}</p>
       {isLong ? (
         <button type="button" class="button plain small" onClick={() => setOpen(!isOpen)} aria-expanded={isOpen}>
-          {isOpen ? "Show less" : "Show all of it"}
+          {isOpen ? "Show less" : "Show all"}
         </button>
       ) : null}
     </>
@@ -88,7 +88,7 @@ function Shell({ shell }: { shell: ShellCommand }): JSX.Element {
       <figcaption>
         <code>$ {shell.command}</code>
         {shell.exit_code === 0 ? null : <span class="chip error">exit code {shell.exit_code}</span>}
-        <CopyButton text={shell.output} label="Copy what it printed" />
+        <CopyButton text={shell.output} label="Copy the output" />
       </figcaption>
       {shell.output ? <pre tabIndex={0}>{shell.output.slice(-20_000)}</pre> : null}
     </figure>
@@ -102,7 +102,7 @@ function Answer({ message, asked }: { message: Message; asked: number }): JSX.El
   const last = message.parts.length - 1;
   return (
     <>
-      {message.is_summary_message ? <p class="heading">Summary of what came before</p> : null}
+      {message.is_summary_message ? <p class="heading">Summary of the earlier conversation</p> : null}
       {message.parts.map((part, at) => (
         <Boundary key={at} raw={() => JSON.stringify(part.data, null, 2)}>
           <PartView part={part} message={message.id} isOpen={finish === null && at === last} />
@@ -140,7 +140,7 @@ interface PartProps {
   readonly isOpen: boolean;
 }
 
-/** A part that did not change is not drawn again, however much its message grows. */
+/** An unchanged part is not rendered again when its message grows. */
 const PartView = memo(function PartView({ part, message, isOpen }: PartProps): JSX.Element | null {
   switch (part.type) {
     case "text":
@@ -173,7 +173,7 @@ function Tool({ call, message }: { call: ToolCall; message: string }): JSX.Eleme
       isOver={sources.isOver()}
       isAsked={result === undefined && sources.isAsked(call.id)}
       messageId={message}
-      helperMessages={sources.helper(message, call.id)}
+      subagentMessages={sources.subagent(message, call.id)}
       directory={sources.directory()}
     />
   );
@@ -181,7 +181,7 @@ function Tool({ call, message }: { call: ToolCall; message: string }): JSX.Eleme
 
 function Thought({ thought, isOpen }: { thought: Reasoning; isOpen: boolean }): JSX.Element | null {
   const [isUnfolded, setUnfolded] = useState(false);
-  const all = wish.value;
+  const all = foldRequest.value;
   useEffect(() => {
     if (all.count > 0) setUnfolded(all.open);
   }, [all]);
@@ -193,15 +193,15 @@ function Thought({ thought, isOpen }: { thought: Reasoning; isOpen: boolean }): 
       <button type="button" class="fold" aria-expanded={isUnfolded} onClick={() => setUnfolded(!isUnfolded)}>
         <Icon name={isUnfolded ? "down" : "next"} small />
         <span>{words}</span>
-        {isUnfolded ? null : <span class="clip faint glimpse">{glimpse(thought.thinking)}</span>}
+        {isUnfolded ? null : <span class="clip faint preview">{lastLine(thought.thinking)}</span>}
       </button>
       {isUnfolded ? <Markdown text={thought.thinking} live={isOpen} /> : null}
     </section>
   );
 }
 
-/** The newest line of a thought, for those who do not unfold it. */
-function glimpse(thinking: string): string {
+/** The newest line of a folded thought. */
+function lastLine(thinking: string): string {
   const lines = thinking.slice(-400).trimEnd().split("\n");
   return (lines[lines.length - 1] ?? "").replace(/[*#`]/g, "").slice(0, 200);
 }

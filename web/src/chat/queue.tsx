@@ -1,11 +1,11 @@
-/** The prompts that wait: taken back, put earlier or later, sent into the turn that runs, removed. */
+/** The queued prompts: edit, move, send into the current turn, remove. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { counted } from "../shell/format.ts";
+import { pluralize } from "../shell/format.ts";
 import { Icon, type IconName } from "../shell/icons.tsx";
-import { cancelRun, clearQueue, editQueued, moveQueued, redeliver, say } from "../store/actions.ts";
-import { focusComposer } from "../store/composing.ts";
+import { cancelRun, clearQueue, editQueued, moveQueued, redeliver, reportErrors } from "../store/actions.ts";
+import { focusComposer } from "../store/composer-state.ts";
 import { clientId, queue } from "../store/state.ts";
 import type { Run } from "../wire/types.ts";
 
@@ -18,23 +18,23 @@ const KEYS: Readonly<Record<string, Wish>> = {
 function fulfil(wish: Wish, run: Run, place: number, count: number): void {
   switch (wish) {
     case "edit":
-      void say(editQueued(run));
+      void reportErrors(editQueued(run));
       break;
     case "remove":
-      void say(cancelRun(run.run_id));
+      void reportErrors(cancelRun(run.run_id));
       if (count <= 1) focusComposer();
       break;
     case "up":
     case "down": {
       const next = Math.min(count - 1, Math.max(0, place + (wish === "up" ? -1 : 1)));
-      if (next !== place) void say(moveQueued(run.run_id, next));
+      if (next !== place) void reportErrors(moveQueued(run.run_id, next));
       break;
     }
     case "now":
-      void say(redeliver(run.run_id, "steer"));
+      void reportErrors(redeliver(run.run_id, "steer"));
       break;
     case "later":
-      void say(redeliver(run.run_id, "queue"));
+      void reportErrors(redeliver(run.run_id, "queue"));
       break;
   }
 }
@@ -47,15 +47,15 @@ export function Queue(): JSX.Element | null {
   const drop = (place: number): void => {
     const moved = dragged.value;
     dragged.value = over.value = null;
-    if (moved !== null && waiting[place]?.run_id !== moved) void say(moveQueued(moved, place));
+    if (moved !== null && waiting[place]?.run_id !== moved) void reportErrors(moveQueued(moved, place));
   };
   return (
-    <section class="queue" aria-label="Prompts that wait">
+    <section class="queue" aria-label="Queued prompts">
       <header>
-        <span>{counted(waiting.length, "prompt waits", "prompts wait")}</span>
-        <span class="faint queue-keys">enter edit · x remove · s send now · q own turn · shift+↑↓ move</span>
+        <span>{pluralize(waiting.length, "prompt waits", "prompts wait")}</span>
+        <span class="faint queue-keys">enter edit · x remove · s send now · q separate turn · shift+↑↓ move</span>
         {waiting.length > 1 ? (
-          <button type="button" class="button plain small" onClick={() => void say(clearQueue())}>
+          <button type="button" class="button plain small" onClick={() => void reportErrors(clearQueue())}>
             Remove all
           </button>
         ) : null}
@@ -118,21 +118,21 @@ function Waiting({ run, place, count, isOver, onDrag, onOver, onDrop }: WaitingP
       <span class="grip faint" aria-hidden="true">
         ⠿
       </span>
-      <span class="delivery" title={steers ? "Read before the model's next step" : "A turn of its own"} aria-hidden="true">
+      <span class="delivery" title={steers ? "Read before the model's next step" : "Separate turn"} aria-hidden="true">
         {steers ? "↳" : "⋯"}
       </span>
       <span class="grow clip">{words}</span>
-      {files > 0 ? <span class="chip">{counted(files, "file")}</span> : null}
+      {files > 0 ? <span class="chip">{pluralize(files, "file")}</span> : null}
       {isForeign ? <span class="chip">from elsewhere</span> : null}
       <span class="wishes">
         <Button icon="back" turn label="Earlier" isOff={place === 0} run={() => wish("up")} />
         <Button icon="next" turn label="Later" isOff={place === count - 1} run={() => wish("down")} />
         {steers ? (
-          <Button icon="clock" label="Give it a turn of its own" run={() => wish("later")} />
+          <Button icon="clock" label="Make it a separate turn" run={() => wish("later")} />
         ) : (
-          <Button icon="play" label="Send it now, into this turn" run={() => wish("now")} />
+          <Button icon="play" label="Send it into the current turn" run={() => wish("now")} />
         )}
-        <Button icon="pen" label="Take it back to edit it" run={() => wish("edit")} />
+        <Button icon="pen" label="Edit it in the composer" run={() => wish("edit")} />
         <Button icon="close" label="Remove" run={() => wish("remove")} />
       </span>
     </li>

@@ -1,19 +1,19 @@
-/** Where the reader stands in a conversation: at its end, or where somebody scrolled to. */
+/** Scroll position of the conversation: following its end, or at a position chosen by the user. */
 
 import { batch, effect, signal } from "@preact/signals";
 import { messageIds, messageOf, sessionId } from "../store/state.ts";
 
-/** How many messages are drawn at first, and how many more when the reader comes near the beginning. */
+/** Number of messages rendered at first, and added when the user scrolls near the beginning. */
 export const STEP = 60;
 
-/** How many messages from the end are drawn. */
+/** Number of rendered messages, counted from the end. */
 export const drawn = signal(STEP);
-/** Whether the newest line is followed. */
+/** True if the view follows the newest line. */
 export const isFollowing = signal(true);
-/** The message that somebody was led to. */
+/** The highlighted message, after a jump. */
 export const marked = signal<string | null>(null);
 
-/** Where somebody is led to, until it is drawn. */
+/** The target of a jump until it is rendered. */
 export const goal = signal<{ readonly id: string; readonly takesFocus: boolean } | null>(null);
 
 let scroller: HTMLElement | null = null;
@@ -28,14 +28,14 @@ effect(() => {
 
 let count = 0;
 
-// Whoever reads further up keeps what he sees: new messages do not push the first ones out.
+// While the user reads earlier messages, new messages do not remove the first ones.
 effect(() => {
   const grown = messageIds.value.length - count;
   count += grown;
   if (grown > 0 && !isFollowing.peek()) drawn.value = drawn.peek() + grown;
 });
 
-/** How near to its end one stands at its end. */
+/** Maximum distance from the end that counts as the end, in pixels. */
 const AT_END = 24;
 
 export function isAtEnd(): boolean {
@@ -48,8 +48,8 @@ export function setScroller(element: HTMLElement | null): void {
 
 let held: { readonly element: Element; readonly top: number } | null = null;
 
-/** What is seen now stays where it is when something comes above it: not every browser does that by itself. */
-export function holdOn(): void {
+/** Keeps the visible content in place when content is added above it; not every browser does. */
+export function keepPosition(): void {
   const edge = scroller?.getBoundingClientRect().top ?? 0;
   for (const element of scroller?.querySelectorAll("[data-testid=message]") ?? []) {
     const { top, bottom } = element.getBoundingClientRect();
@@ -71,7 +71,7 @@ export function toEnd(): void {
   if (scroller) scroller.scrollTop = scroller.scrollHeight;
 }
 
-/** Draws the message if it is not drawn yet, marks it, and goes there. */
+/** Renders the message if necessary, highlights it, and scrolls to it. */
 export function scrollToMessage(id: string, takesFocus = true): void {
   const ids = messageIds.value;
   const at = ids.indexOf(id);
@@ -84,7 +84,7 @@ export function scrollToMessage(id: string, takesFocus = true): void {
   });
 }
 
-/** After a drawing: hundreds of messages may take longer than a frame. */
+/** Called after a rendering: hundreds of messages may take longer than a frame. */
 export function arrive(): void {
   const wanted = goal.peek();
   const element = wanted === null ? null : document.getElementById(`message-${wanted.id}`);
@@ -94,7 +94,7 @@ export function arrive(): void {
   settle(element, SETTLING);
 }
 
-/** How many frames it takes at most until what comes into sight has its true height. */
+/** Maximum number of frames until newly visible content has its final height. */
 const SETTLING = 12;
 
 function settle(element: Element, frames: number): void {
@@ -104,7 +104,7 @@ function settle(element: Element, frames: number): void {
   else if (isAtEnd()) isFollowing.value = true;
 }
 
-/** From prompt to prompt: -1 back, 1 on. Beyond the last one is the end. */
+/** Jumps from prompt to prompt: -1 back, 1 forward. After the last prompt follows the end. */
 export function jump(step: -1 | 1): void {
   const prompts = messageIds.value.filter((id) => messageOf(id).value?.role === "user");
   const now = goal.peek()?.id ?? document.activeElement?.closest<HTMLElement>("[data-role=user]")?.dataset["id"] ?? "";
@@ -115,7 +115,7 @@ export function jump(step: -1 | 1): void {
   else if (step > 0) toEnd();
 }
 
-/** The last prompt above the middle of what is seen. */
+/** Returns the last prompt above the middle of the visible area. */
 function nearest(prompts: readonly string[]): number {
   const middle = (scroller?.getBoundingClientRect().top ?? 0) + (scroller?.clientHeight ?? 0) / 2;
   for (let at = prompts.length - 1; at >= 0; at -= 1) {

@@ -1,14 +1,14 @@
-/** What goes on, above the composer: what is done now, for how long, how much is in the context and what it cost. */
+/** The status line above the composer: current activity, duration, context usage and cost. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { elapsed, money, thousands } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
-import { cancel, say } from "../store/actions.ts";
-import { askedCalls, head, isBusy, messageIds, messageOf, notice, openRuns, session, shell } from "../store/state.ts";
+import { cancel, reportErrors } from "../store/actions.ts";
+import { waitingCalls, head, isBusy, messageIds, messageOf, notice, openRuns, session, shell } from "../store/state.ts";
 import { escaped } from "./escape.ts";
-import { activityOf } from "./facts.ts";
+import { activityOf } from "./descriptions.ts";
 
 export function RunStatus(): JSX.Element | null {
   const run = head.value;
@@ -16,7 +16,7 @@ export function RunStatus(): JSX.Element | null {
   const isStopping = run?.state === "cancelling" || run?.cancel_requested === true;
   return (
     <div class={`run-status${notice.value?.error ? " troubled" : ""}`} data-testid="run-status">
-      <span class={askedCalls.value.size > 0 ? "dot asks" : "spinner"} aria-hidden="true" />
+      <span class={waitingCalls.value.size > 0 ? "dot asks" : "spinner"} aria-hidden="true" />
       <span class="grow clip activity">
         <Activity />
       </span>
@@ -24,7 +24,7 @@ export function RunStatus(): JSX.Element | null {
       <Usage />
       {escaped.value ? <span class="chip warning">Esc again cancels</span> : null}
       {isBusy.value ? (
-        <button type="button" class="button small danger" data-testid="stop" disabled={isStopping} onClick={() => void say(cancel())}>
+        <button type="button" class="button small danger" data-testid="stop" disabled={isStopping} onClick={() => void reportErrors(cancel())}>
           <Icon name="stop" small /> Stop
         </button>
       ) : null}
@@ -32,12 +32,12 @@ export function RunStatus(): JSX.Element | null {
   );
 }
 
-/** Follows the newest message by itself, so that its tokens draw only these words. */
+/** Subscribes to the newest message separately, so that its tokens render only this text. */
 function Activity(): JSX.Element {
   if (!isBusy.value && shell.value) return <>Running $ {shell.value}</>;
   const ids = messageIds.value;
   const last = messageOf(ids[ids.length - 1] ?? "").value;
-  return <>{activityOf(openRuns.value, last, notice.value, askedCalls.value.size > 0)}</>;
+  return <>{activityOf(openRuns.value, last, notice.value, waitingCalls.value.size > 0)}</>;
 }
 
 function Elapsed({ since }: { since: number }): JSX.Element {

@@ -1,21 +1,21 @@
-/** The conversation. The newest line is followed until the reader scrolls up; of a long one only the end is drawn. */
+/** The conversation. The newest line is followed until the user scrolls up; of a long one only the end is rendered. */
 
 import { useComputed } from "@preact/signals";
 import type { JSX } from "preact";
 import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { counted } from "../shell/format.ts";
+import { pluralize } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { isBusy, loading, messageIds, messageOf, runs, sessionId, shell } from "../store/state.ts";
 import type { Message } from "../wire/types.ts";
-import { textOf } from "./facts.ts";
+import { textOf } from "./descriptions.ts";
 import { MessageView } from "./message.tsx";
-import { arrive, drawn, goal, holdOn, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
-import { fixed, SourcesContext } from "./sources.ts";
+import { arrive, drawn, goal, keepPosition, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
+import { fixed, SourcesContext } from "./conversation-source.ts";
 
-/** For how long after a touch scrolling is somebody's wish, in milliseconds. */
-const HAND = 700;
-const HANDS = ["wheel", "touchmove", "pointerdown", "pointermove"] as const;
+/** Scrolling counts as the user's for this long after an input, in milliseconds. */
+const USER_SCROLL = 700;
+const USER_EVENTS = ["wheel", "touchmove", "pointerdown", "pointermove"] as const;
 
 export function Transcript(): JSX.Element {
   const scroller = useRef<HTMLDivElement>(null);
@@ -30,7 +30,7 @@ export function Transcript(): JSX.Element {
     <section class="transcript" aria-label="Conversation" aria-busy={isBusy.value}>
       <div class={isFollowing.value ? "scroller follows" : "scroller"} ref={scroller} tabIndex={0} role="region" aria-label="Messages">
         <div class="content" ref={content}>
-          {isEmpty ? <p class="empty">{loading.value ? "Loading the conversation …" : "Nothing was asked here yet."}</p> : null}
+          {isEmpty ? <p class="empty">{loading.value ? "Loading the conversation …" : "There are no prompts yet."}</p> : null}
           {first > 0 ? <Earlier count={first} /> : null}
           {ids.slice(first).map((id) => (
             <Live key={id} id={id} />
@@ -40,7 +40,7 @@ export function Transcript(): JSX.Element {
       </div>
       {isFollowing.value ? null : (
         <button type="button" class="button to-end" onClick={toEnd} data-testid="to-end">
-          <Icon name="down" small /> {isBusy.value ? "Follow" : "To the end"}
+          <Icon name="down" small /> {isBusy.value ? "Follow" : "Go to the end"}
         </button>
       )}
       <Announcer />
@@ -48,7 +48,7 @@ export function Transcript(): JSX.Element {
   );
 }
 
-/** Each message follows its own signal: a token draws one message, not the list. */
+/** Each message subscribes to its own signal: a token renders one message, not the list. */
 const Live = memo(function Live({ id }: { id: string }): JSX.Element | null {
   const message = messageOf(id).value;
   const isMarked = useComputed(() => marked.value === id);
@@ -56,7 +56,7 @@ const Live = memo(function Live({ id }: { id: string }): JSX.Element | null {
   return <MessageView message={message} asked={askedAt(message)} isMarked={isMarked.value} />;
 });
 
-/** When the prompt of its run was written. Only looked for when an answer is over. */
+/** Returns the time of the run's prompt. Searched only when an answer is complete. */
 function askedAt(message: Message): number {
   if (message.role !== "assistant" || !message.run_id || !message.parts.some((part) => part.type === "finish")) return 0;
   const known = runs.peek().find((run) => run.run_id === message.run_id);
@@ -72,7 +72,7 @@ function askedAt(message: Message): number {
 function Earlier({ count }: { count: number }): JSX.Element {
   const place = useRef<HTMLButtonElement>(null);
   const more = (): void => {
-    holdOn();
+    keepPosition();
     drawn.value += STEP;
   };
   useEffect(() => {
@@ -87,7 +87,7 @@ function Earlier({ count }: { count: number }): JSX.Element {
   }, [count]);
   return (
     <button type="button" class="button plain small earlier" ref={place} onClick={more}>
-      {counted(count, "earlier message")}
+      {pluralize(count, "earlier message")}
     </button>
   );
 }
@@ -103,15 +103,15 @@ function useScrolling(scroller: Place, content: Place): void {
     const follow = (): void => {
       if (isFollowing.peek()) outer.scrollTop = outer.scrollHeight;
     };
-    let touchedAt = -HAND;
+    let touchedAt = -USER_SCROLL;
     const look = (): void => {
       if (isAtEnd()) isFollowing.value = true;
-      // Content that grows scrolls nothing; only a hand does.
-      else if (performance.now() - touchedAt < HAND) isFollowing.value = false;
+      // Growing content does not scroll; only the user does.
+      else if (performance.now() - touchedAt < USER_SCROLL) isFollowing.value = false;
     };
     const hand = (event: Event): void => {
       const isWheel = event instanceof WheelEvent;
-      // A click into the conversation is no wish to leave its end; one on the scrollbar may be.
+      // A click in the conversation does not leave its end; one on the scroll bar may.
       if (event instanceof PointerEvent && (event.target !== outer || event.buttons === 0)) return;
       touchedAt = performance.now();
       if (isWheel && event.deltaY < 0 && outer.scrollHeight > outer.clientHeight) isFollowing.value = false;
@@ -121,9 +121,9 @@ function useScrolling(scroller: Place, content: Place): void {
       if (event.key === "End") toEnd();
     };
     outer.addEventListener("scroll", look, { passive: true });
-    for (const name of HANDS) outer.addEventListener(name, hand, { passive: true });
+    for (const name of USER_EVENTS) outer.addEventListener(name, hand, { passive: true });
     outer.addEventListener("keydown", key);
-    // The content grows or the window shrinks: both before the next drawing.
+    // The content grows or the window shrinks: both before the next rendering.
     const sizes = typeof ResizeObserver === "function" ? new ResizeObserver(follow) : null;
     sizes?.observe(inner);
     sizes?.observe(outer);
@@ -132,18 +132,18 @@ function useScrolling(scroller: Place, content: Place): void {
       setScroller(null);
       sizes?.disconnect();
       outer.removeEventListener("scroll", look);
-      for (const name of HANDS) outer.removeEventListener(name, hand);
+      for (const name of USER_EVENTS) outer.removeEventListener(name, hand);
       outer.removeEventListener("keydown", key);
     };
   }, []);
-  // Another session begins at its end, unless somebody is led to a place in it.
+  // Another session is shown at its end, unless a jump target is set.
   const session = sessionId.value;
   useLayoutEffect(() => {
     if (goal.peek() === null) toEnd();
   }, [session]);
 }
 
-/** Tells those who listen when an answer is over, not each of its words. */
+/** Announces to screen readers that an answer is complete, instead of each word. */
 function Announcer(): JSX.Element {
   const place = useRef<HTMLParagraphElement>(null);
   const wasBusy = useRef(false);
@@ -169,7 +169,7 @@ interface ConversationProps {
   readonly directory?: string;
 }
 
-/** Messages that stand for themselves, without the store: for replays. */
+/** Messages without the store, for replays. */
 export function Conversation({ messages, outputs, directory = "" }: ConversationProps): JSX.Element {
   const sources = useMemo(() => fixed(messages, outputs ?? new Map(), directory), [messages, outputs, directory]);
   return (

@@ -1,4 +1,4 @@
-// What was chosen and written in a form of questions becomes what the server wants. Pure.
+// Converts the state of a question form to the answers for the server. Pure.
 
 import type { Question, QuestionAnswer } from "../wire/types.ts";
 
@@ -10,7 +10,7 @@ export interface Given {
 
 export const NOTHING: Given = { chosen: [], yes: null, text: "" };
 
-/** Nothing chosen and nothing written is a question skipped. */
+/** A question without a choice and without text is skipped. */
 export function answerOf(question: Question, given: Given): QuestionAnswer {
   const text = given.text.trim();
   const answer: { -readonly [K in keyof QuestionAnswer]: QuestionAnswer[K] } = { request_id: question.id };
@@ -28,8 +28,8 @@ export function isAnswered(question: Question, given: Given): boolean {
   return Object.keys(answerOf(question, given)).length > 1;
 }
 
-/** A choice is taken or given back; of a single choice only the last one counts. */
-export function toggled(question: Question, given: Given, id: string): Given {
+/** Toggles a choice; a single choice replaces the previous one. */
+export function toggle(question: Question, given: Given, id: string): Given {
   if (question.type !== "multi_choice") return { ...given, chosen: [id] };
   const chosen = given.chosen.includes(id) ? given.chosen.filter((one) => one !== id) : [...given.chosen, id];
   return { ...given, chosen };

@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { question } from "../shell/ui.ts";
 import { Dialog } from "./dialog.tsx";
 
-/** Asked before something that cannot be taken back. */
+/** Confirmation of an irreversible action. */
 export function Confirm(): JSX.Element | null {
   const asked = question.value;
   if (!asked) return null;
@@ -17,7 +17,7 @@ export function Confirm(): JSX.Element | null {
       foot={
         <div class="form-end">
           <button type="button" class="button" data-first onClick={() => asked.answer(false)}>
-            Leave it
+            Cancel
           </button>
           <button type="button" class={`button ${asked.danger ? "danger" : "primary"}`} data-action="confirm" onClick={() => asked.answer(true)}>
             {asked.confirm}

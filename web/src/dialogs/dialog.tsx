@@ -1,4 +1,4 @@
-// A dialog of the browser: it keeps the focus, hides the rest from readers, and gives the focus back.
+// A modal dialog of the browser: it keeps the focus, hides the rest from screen readers, and restores the focus.
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef } from "preact/hooks";
@@ -9,13 +9,13 @@ export interface DialogProps {
   readonly kind?: string;
   readonly testid?: string;
   readonly children: ComponentChildren;
-  /** Below the contents, always in sight. */
+  /** Below the contents, always visible. */
   readonly foot?: ComponentChildren;
   /** Beside the title. */
   readonly tools?: ComponentChildren;
   readonly hideHead?: boolean;
   readonly closeLabel?: string;
-  /** Where the focus goes at first: a selector inside of the dialog. */
+  /** Initial focus: a selector inside the dialog. */
   readonly focus?: string;
   onClose(): void;
   onKeyDown?(event: KeyboardEvent): void;
@@ -28,7 +28,7 @@ export function Dialog(props: DialogProps): JSX.Element {
   const onKeyDown = useRef(props.onKeyDown);
   onKeyDown.current = props.onKeyDown;
   useEffect(() => {
-    // A field or a button that goes away takes the focus along: then keys reach the page, and still mean this dialog.
+    // A removed field or button loses the focus to the page; keys must still reach this dialog.
     const onPage = (event: KeyboardEvent): void => {
       if (event.target === document.body && !event.defaultPrevented) onKeyDown.current?.(event);
     };
@@ -61,7 +61,7 @@ export function Dialog(props: DialogProps): JSX.Element {
         props.onClose();
       }}
       onClose={() => {
-        // A second Escape closes it whatever the page says.
+        // The browser closes it at a second Escape in any case.
         if (self.current?.isConnected && !isLeaving.current) props.onClose();
       }}
       onKeyDown={props.onKeyDown}

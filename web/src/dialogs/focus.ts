@@ -1,7 +1,7 @@
 // Decides whether a key press belongs to the composer or to an open approval or question. Pure.
 //
-// The twin of src/holdfast/client/answer_focus.py, where the reasons are; both pass tests/client/answer_focus.json. The
-// browser reports the repetition of a held key, so nothing is kept back here.
+// Counterpart of src/holdfast/client/answer_focus.py, which explains it; both pass tests/client/answer_focus.json. The
+// browser reports the repetition of a held key, so no key press is delayed here.
 
 export const SETTLE = 500;
 
@@ -18,7 +18,7 @@ export interface Focus {
   /** The id of the shown request, or empty. */
   readonly request: string;
   readonly kind: Kind;
-  /** Whether the composer has the focus and holds neither text nor attachments. */
+  /** True if the composer has the focus and holds neither text nor attachments. */
   readonly isEmpty: boolean;
   readonly isFocused: boolean;
   readonly isSettled: boolean;
@@ -47,10 +47,10 @@ const ARROWS: ReadonlySet<string> = new Set(["up", "down", "left", "right"]);
 const isDigit = (key: string): boolean => /^[1-9]$/.test(key);
 const to = (target: Target, restore = ""): Route => ({ target, restore });
 
-/** Whether the choices are drawn as available. */
+/** True if the choices are drawn as available. */
 export const isActive = (state: Focus): boolean => state.isFocused || state.isSettled;
 
-/** Nothing of an earlier request carries over, neither focus nor settled time. */
+/** Shows a request. Neither focus nor settled time of an earlier request carries over. */
 export function appear(state: Focus, request: string, kind: Kind, at: number): Focus {
   if (request === state.request) return state;
   return { ...disappear(state), request, kind, appearedAt: at, quietSince: Math.max(at, state.lastKeyAt, state.quietSince) };

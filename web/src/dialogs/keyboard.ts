@@ -4,19 +4,19 @@ import { computed, effect, signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { offers } from "../chat/completion.ts";
 import { dialog, isTouch, question, view } from "../shell/ui.ts";
-import { pending, text } from "../store/composing.ts";
+import { pending, text } from "../store/composer-state.ts";
 import * as machine from "./focus.ts";
 import type { Focus, Kind } from "./focus.ts";
 
-/** What a panel does with the keys it receives. */
+/** Key handlers of a panel. */
 export interface Request {
   readonly id: string;
   readonly kind: Kind;
   /** An arrow, `enter` or a digit, while the composer has the focus. */
   act(key: string): void;
-  /** Tab moved the focus here. */
+  /** Tab has moved the focus here. */
   enter(): void;
-  /** Digits taken as choices were text. */
+  /** Digits that were taken as choices were text. */
   forgetDigits?(): void;
 }
 
@@ -31,10 +31,10 @@ const composer = (): HTMLTextAreaElement | null => document.querySelector("[data
 const hasContent = (): boolean => text.value !== "" || pending.value.length > 0;
 const now = (): number => Math.floor(performance.now());
 
-/** When it happened, however late it is processed. */
+/** Time of the event, however late it is processed. */
 const stamp = (event: Event): number => Math.min(Math.floor(event.timeStamp), now());
 
-/** Whether keys go to the composer, or nowhere. */
+/** True if keys go to the composer or to no element. */
 function isHome(target: EventTarget | null): boolean {
   return view.value === "chat" && (target === document.body || (target !== null && target === composer()));
 }
@@ -58,7 +58,7 @@ function put(next: Focus): void {
   if (wait !== null) timer = setTimeout(settle, wait);
 }
 
-/** Report what changed without a key press: focus, composer, dialogs. */
+/** Reports changes without a key press: focus, composer, dialogs. */
 function synced(): Focus {
   let next = state.peek();
   const isInside = shown !== null && shown.element.contains(document.activeElement);
@@ -97,7 +97,7 @@ function onKey(event: KeyboardEvent): void {
   const isField = event.target instanceof HTMLElement && event.target.matches("input:not([type=radio]):not([type=checkbox]), textarea");
   const name = nameOf(event);
   if (isInside) {
-    // Tab walks through the buttons of the panel; a field has its own Escape.
+    // Tab moves through the buttons of the panel; a field has its own Escape.
     const [next, route] = machine.press(before, name === "tab" || isField ? "other" : name, at, event.repeat);
     put(next);
     if (route.target !== "blur") return;
@@ -137,13 +137,13 @@ function onPaste(event: ClipboardEvent): void {
   put(machine.press(synced(), isHome(event.target) ? "text" : "other", stamp(event))[0]);
 }
 
-/** The window was used again: that counts as a key press, because the user may be typing already. */
+/** Returning to the window counts as a key press, because the user may already be typing. */
 function onReturn(): void {
   put(machine.press(synced(), "other", now())[0]);
 }
 
-/** A button takes the focus when the mouse goes down on it: not one of an inactive request, for then a single click
- * would be both the move and the answer. Nothing takes it right after it appeared under the pointer. */
+/** A button is focused by mouse down, except one of an inactive request: a single click would both focus and answer.
+ * No button is focused right after it appeared under the pointer. */
 export function onMouseDown(event: MouseEvent): void {
   const before = synced();
   put(before);
@@ -152,7 +152,7 @@ export function onMouseDown(event: MouseEvent): void {
   if (route.target === "composer" || (route.target === "focus" && isButton)) event.preventDefault();
 }
 
-/** Whether a click on a choice answers; one that does not may move the focus to the request. */
+/** Returns whether a click on a choice answers; otherwise it may move the focus to the request. */
 export function mayClick(): boolean {
   const before = synced();
   const [next, route] = machine.click(before, now());
@@ -161,7 +161,7 @@ export function mayClick(): boolean {
   return route.target === "request";
 }
 
-/** Once, at the start of the page. */
+/** Called once, at the start of the page. */
 export function beginKeyboard(): () => void {
   const onFocus = (): void => put(synced());
   const over = effect(() => {
@@ -182,12 +182,12 @@ export function beginKeyboard(): () => void {
   };
 }
 
-/** The answer is on its way: what is typed next is for the composer. A disabled button would lose it. */
+/** Returns the focus to the composer when an answer is sent. A disabled button would lose the next keys. */
 export function leave(): void {
   if (shown?.element.contains(document.activeElement) && !isTouch) composer()?.focus();
 }
 
-/** Register the panel in `element` as the one that receives keys, as long as it is shown. */
+/** Registers the panel in `element` as the receiver of keys while it is shown. */
 export function useRequest(element: { readonly current: HTMLElement | null }, request: Request): void {
   const current = useRef(request);
   current.current = request;

@@ -1,26 +1,26 @@
-// A tool asks. One sees exactly what it would do, and says yes, no, or how far the yes goes.
+// An approval: shows exactly what the tool would do, and the possible answers with their scope.
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { columns, Diff, turnColumns } from "../diff/view.tsx";
-import { counted, hasTwoSides } from "../diff/lines.ts";
+import { columns, Diff, turnColumns } from "../diff/diff-view.tsx";
+import { countChanges, hasTwoSides } from "../diff/lines.ts";
 import { Icon } from "../shell/icons.tsx";
-import { answerPermission, say, sessionId, sessions, workspace } from "../store.ts";
-import { inside } from "../cards/facts.ts";
+import { answerPermission, reportErrors, sessionId, sessions, workspace } from "../store.ts";
+import { relativePath } from "../cards/tool-data.ts";
 import type { GrantAction, PermissionRequest } from "../wire/types.ts";
-import { hidesSomething } from "./exact.ts";
-import { Exact } from "./exact.tsx";
+import { hasInvisible } from "./escape-invisible.ts";
+import { Exact } from "./exact-text.tsx";
 import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
-import { RequestPanel } from "./panel.tsx";
-import { whatOf, wishOf } from "./wishes.ts";
-import type { What } from "./wishes.ts";
+import { RequestPanel } from "./request-panel.tsx";
+import { subjectOf, describeRequest } from "./permission-text.ts";
+import type { What } from "./permission-text.ts";
 
-/** With the focus only. A permanent rule has no letter: it takes a button. */
+/** Active only with the focus. A permanent rule has no letter: it requires the button. */
 const LETTERS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", d: "deny" };
-const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "No" };
+const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "Deny" };
 const KEYS = {
   active: ["← → choose", "Enter answers", "Tab for shortcuts and a reason", "letters go to the composer"],
-  focused: ["Enter or Space presses the button", "A once", "S session", "D no", "R no, because", "F whole screen", "Esc back to writing"],
+  focused: ["Enter or Space presses the button", "A once", "S session", "D no", "R deny with a reason", "F full screen", "Esc back to the composer"],
 };
 
 interface Props {
@@ -36,7 +36,7 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
   const [place, setPlace] = useState(0);
   const element = useRef<HTMLElement>(null);
   const rules = ask.rules ?? [];
-  const what = useMemo(() => whatOf(ask), [ask]);
+  const what = useMemo(() => subjectOf(ask), [ask]);
   const actions = (["allow", "allow_session", "allow_always", "deny"] as const).filter((one) => one !== "allow_always" || rules.length > 0);
   const button = (action: GrantAction | undefined): HTMLElement | null => element.current?.querySelector(`[data-action=${action ?? "allow"}]`) ?? null;
 
@@ -44,7 +44,7 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
     if (isSent) return;
     leave();
     setSent(true);
-    if ((await say(answerPermission(ask, action, why))) === undefined) setSent(false);
+    if ((await reportErrors(answerPermission(ask, action, why))) === undefined) setSent(false);
   };
   const move = (by: number): number => Math.max(0, Math.min(actions.length - 1, place + by));
   useRequest(element, {
@@ -70,7 +70,7 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
   };
   const back = (): void => {
     setReason(null);
-    // The field that had the focus is gone; the answers are drawn with the next frame.
+    // The field that had the focus is removed; the answers are rendered with the next frame.
     requestAnimationFrame(() => button("deny")?.focus());
   };
 
@@ -102,7 +102,7 @@ function Title({ ask, more }: { ask: PermissionRequest; more: number }): JSX.Ele
   const other = ask.session_id !== sessionId.value ? sessions.value.find((one) => one.id === ask.session_id) : undefined;
   return (
     <>
-      {wishOf(ask)}
+      {describeRequest(ask)}
       {more > 0 && <span class="chip">and {more} more</span>}
       {other && <span class="chip accent">in “{other.title}”</span>}
     </>
@@ -118,7 +118,7 @@ function Tools({ what, isWhole, onWhole }: { what: What; isWhole: boolean; onWho
           <Icon name="split" />
         </button>
       )}
-      <button type="button" class="square" aria-pressed={isWhole} aria-label="Whole screen (f)" title="Whole screen (f)" onClick={onWhole}>
+      <button type="button" class="square" aria-pressed={isWhole} aria-label="Full screen (f)" title="Full screen (f)" onClick={onWhole}>
         <Icon name="wide" />
       </button>
     </>
@@ -130,24 +130,24 @@ function Subject({ what }: { what: What }): JSX.Element {
     case "command":
       return (
         <>
-          <pre class="ask-command" tabIndex={0} aria-label="The command">
+          <pre class="approval-command" tabIndex={0} aria-label="The command">
             <Exact text={what.command} />
           </pre>
-          {hidesSomething(what.command) && (
-            <p class="ask-note warning">
-              <Icon name="warning" small /> It has characters that one would not see. They are spelled out.
+          {hasInvisible(what.command) && (
+            <p class="approval-note warning">
+              <Icon name="warning" small /> It has characters that one would not see. They are escapeCharacter out.
             </p>
           )}
         </>
       );
     case "change": {
-      const { added, removed } = counted(what.lines);
+      const { added, removed } = countChanges(what.lines);
       return (
         <>
-          <p class="ask-path">
+          <p class="approval-path">
             <Icon name="file" small />
             <span class="mono grow">
-              <Exact text={inside(what.path, workspace.value?.path ?? "")} />
+              <Exact text={relativePath(what.path, workspace.value?.path ?? "")} />
             </span>
             {what.isNew && <span class="chip success">new</span>}
             <span class="plus">+{added}</span>
@@ -159,7 +159,7 @@ function Subject({ what }: { what: What }): JSX.Element {
     }
     case "facts":
       return (
-        <dl class="ask-facts">
+        <dl class="approval-facts">
           {what.facts.map(([name, value]) => (
             <div key={name}>
               <dt>{name}</dt>
@@ -175,7 +175,7 @@ function Subject({ what }: { what: What }): JSX.Element {
 
 function Notes({ ask, rules }: { ask: PermissionRequest; rules: readonly string[] }): JSX.Element {
   return (
-    <ul class="ask-notes">
+    <ul class="approval-notes">
       {ask.why && <li>{ask.why}</li>}
       {ask.path && "command" in (ask.params ?? {}) && (
         <li>
@@ -220,11 +220,11 @@ function Answers({ actions, place, isSent, onPlace, answer, onReason }: AnswersP
     </button>
   );
   return (
-    <div class="ask-answers">
+    <div class="approval-answers">
       {actions.map((action, at) => button(action, at))}
       <span class="grow" />
       <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && onReason()}>
-        No, because …
+        Deny with a reason …
       </button>
     </div>
   );
@@ -242,7 +242,7 @@ function Reason({ text, onText, onSend, onBack }: ReasonProps): JSX.Element {
   useEffect(() => field.current?.focus(), []);
   return (
     <form
-      class="ask-reason"
+      class="approval-reason"
       onSubmit={(event) => {
         event.preventDefault();
         onSend();
@@ -252,8 +252,8 @@ function Reason({ text, onText, onSend, onBack }: ReasonProps): JSX.Element {
         ref={field}
         class="field"
         value={text}
-        aria-label="Why not?"
-        placeholder="Why not? The model reads this and goes on."
+        aria-label="Reason"
+        placeholder="Reason for the model"
         onInput={(event) => onText(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (event.key !== "Escape") return;

@@ -1,14 +1,14 @@
-// The model asks. All questions of a batch stand below each other and are answered together.
+// Questions of the model. All questions of a batch are shown together and answered together.
 
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
-import { answerQuestions, dismissQuestions, say } from "../store.ts";
+import { answerQuestions, dismissQuestions, reportErrors } from "../store.ts";
 import { Markdown } from "../text/markdown.tsx";
 import type { Question, QuestionRequest } from "../wire/types.ts";
-import { answerOf, isAnswered, NOTHING, toggled } from "./answers.ts";
+import { answerOf, isAnswered, NOTHING, toggle } from "./answers.ts";
 import type { Given } from "./answers.ts";
 import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
-import { RequestPanel } from "./panel.tsx";
+import { RequestPanel } from "./request-panel.tsx";
 
 interface Props {
   readonly batch: QuestionRequest;
@@ -16,18 +16,18 @@ interface Props {
 }
 
 const KEYS = {
-  active: ["↑ ↓ choose", "1-9 marks", "Enter takes it and goes on", "Tab for your own words", "letters go to the composer"],
+  active: ["↑ ↓ choose", "1-9 marks", "Enter selects it", "Tab to write an answer", "letters go to the composer"],
   focused: ["Tab to the next field", "Ctrl Enter sends", "Esc back to writing"],
 };
 const choicesOf = (question: Question): readonly string[] => (question.type === "yes_no" ? ["yes", "no"] : question.type === "free_text" ? [] : (question.choices ?? []).map((one) => one.id));
 
-/** The choice, marked or taken back. */
+/** Toggles a choice. */
 function marked(question: Question, given: Given, id: string): Given {
-  return question.type === "yes_no" ? { ...given, yes: id === "yes" } : toggled(question, given, id);
+  return question.type === "yes_no" ? { ...given, yes: id === "yes" } : toggle(question, given, id);
 }
 
 interface Cursor {
-  /** Which question, and which of its choices. */
+  /** Index of the question and of its choice. */
   readonly at: number;
   readonly choice: number;
 }
@@ -45,7 +45,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   const tell = async (told: Promise<unknown>): Promise<void> => {
     leave();
     setSent(true);
-    if ((await say(told.then(() => true))) === undefined) setSent(false);
+    if ((await reportErrors(told.then(() => true))) === undefined) setSent(false);
   };
   const send = (all = given): void => {
     if (!isSent) void tell(answerQuestions(batch, batch.questions.map((question) => answerOf(question, of(question, all)))));
@@ -60,7 +60,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
     const id = choicesOf(question)[cursor.choice];
     let all = given;
     if (!isAnswered(question, of(question))) {
-      // Words are written in the field, which takes the focus.
+      // Free text is written in the field, which takes the focus.
       if (id === undefined) return enter();
       all = { ...given, [question.id]: marked(question, of(question), id) };
       setGiven(all);
@@ -94,7 +94,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   const sure = [batch.confirm_title, batch.confirm_description].filter(Boolean).join(" ");
   return (
     <RequestPanel
-      title="The model would like to know"
+      title="Questions of the model"
       kind="ask"
       testid="question"
       element={element}
@@ -107,10 +107,10 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
         document.querySelector<HTMLElement>("[data-testid=composer]")?.focus();
       }}
       foot={
-        <div class="ask-answers two">
-          <span class="grow muted">{open ? `${open} of ${batch.questions.length} not answered: they are skipped` : sure}</span>
+        <div class="approval-answers two">
+          <span class="grow muted">{open ? `${open} of ${batch.questions.length} not answered; they will be skipped` : sure}</span>
           <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && void tell(dismissQuestions(batch))}>
-            Do not answer
+            Skip all
           </button>
           <button type="button" class="button primary" data-action="send" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && send()}>
             Send
@@ -138,7 +138,7 @@ interface OneProps {
   readonly question: Question;
   readonly number: number;
   readonly given: Given;
-  /** The choice that Enter would take, or -1. */
+  /** The choice that Enter selects, or -1. */
   readonly chosen: number;
   put(value: Given): void;
 }
@@ -193,7 +193,7 @@ function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JS
             type={isMany ? "checkbox" : "radio"}
             name={question.id}
             checked={given.chosen.includes(choice.id)}
-            onChange={() => put(toggled(question, given, choice.id))}
+            onChange={() => put(toggle(question, given, choice.id))}
           />
           <span class="faint">{at + 1}</span>
           <span>

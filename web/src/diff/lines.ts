@@ -1,8 +1,8 @@
-// What changed between two texts, line by line, for one column or two. Pure.
+// Line diff of two texts, for one column or two. Pure.
 
 export type DiffKind = "same" | "added" | "removed" | "hunk";
 
-/** One line. `old` and `new` are its numbers on each side; 0 where it is not there. */
+/** One line. `old` and `new` are its numbers on each side; 0 where it does not exist. */
 export interface DiffLine {
   readonly kind: DiffKind;
   readonly text: string;
@@ -13,13 +13,13 @@ export interface DiffLine {
 export type Pair = readonly [DiffLine | null, DiffLine | null];
 export type Span = readonly [number, number];
 
-/** Two stretches that differ in more places are not compared further: that would take seconds. */
+/** Texts with more differences are not compared further, because it would take seconds. */
 const MOST_EDITS = 1_500;
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 
 const line = (kind: DiffKind, text: string, old: number, now: number): DiffLine => ({ kind, text, old, new: now });
 
-/** As people count lines: a newline at the end makes no line of its own. */
+/** Splits a text into lines; a final newline does not add a line. */
 function linesOf(text: string): string[] {
   if (text === "") return [];
   const lines = text.split(/\r\n|\n|\r/);
@@ -27,7 +27,7 @@ function linesOf(text: string): string[] {
   return lines;
 }
 
-/** The changed lines with a few around them; a `hunk` stands where some were left out. */
+/** Returns the changed lines with context; a `hunk` replaces omitted lines. */
 export function diffOf(before: string, after: string, context = 3): DiffLine[] {
   const old = linesOf(before);
   const now = linesOf(after);
@@ -37,7 +37,7 @@ export function diffOf(before: string, after: string, context = 3): DiffLine[] {
   const most = Math.min(old.length, now.length) - start;
   while (end < most && old[old.length - 1 - end] === now[now.length - 1 - end]) end++;
   if (start === old.length && start === now.length) return [];
-  const middle = compared(old.slice(start, old.length - end), now.slice(start, now.length - end), start);
+  const middle = compare(old.slice(start, old.length - end), now.slice(start, now.length - end), start);
   const head: DiffLine[] = [];
   for (let at = Math.max(0, start - context); at < start; at++) head.push(line("same", old[at] ?? "", at + 1, at + 1));
   const shift = now.length - old.length;
@@ -45,10 +45,10 @@ export function diffOf(before: string, after: string, context = 3): DiffLine[] {
   for (let at = old.length - end; at < Math.min(old.length, old.length - end + context); at++) {
     tail.push(line("same", old[at] ?? "", at + 1, at + 1 + shift));
   }
-  return withHunks([...head, ...thinned(middle, context), ...tail]);
+  return withHunks([...head, ...keepContext(middle, context), ...tail]);
 }
 
-function compared(old: string[], now: string[], start: number): DiffLine[] {
+function compare(old: string[], now: string[], start: number): DiffLine[] {
   const out: DiffLine[] = [];
   let i = 0;
   let j = 0;
@@ -66,7 +66,7 @@ function compared(old: string[], now: string[], start: number): DiffLine[] {
   return out;
 }
 
-/** The places that both have, in order, by Myers' greedy search; nothing if they have too little in common. */
+/** Returns the common positions in order, by Myers' greedy algorithm; empty if there is too little in common. */
 export function common<T>(old: readonly T[], now: readonly T[], most = MOST_EDITS): [number, number][] {
   const trace: Int32Array[] = [];
   const limit = Math.min(most, old.length + now.length);
@@ -79,13 +79,13 @@ export function common<T>(old: readonly T[], now: readonly T[], most = MOST_EDIT
       let x = down ? (reach[zero + k + 1] ?? 0) : (reach[zero + k - 1] ?? 0) + 1;
       while (x < old.length && x - k < now.length && old[x] === now[x - k]) x++;
       reach[zero + k] = x;
-      if (x >= old.length && x - k >= now.length) return walkedBack(trace, old.length, now.length);
+      if (x >= old.length && x - k >= now.length) return backtrack(trace, old.length, now.length);
     }
   }
   return [];
 }
 
-function walkedBack(trace: readonly Int32Array[], oldLength: number, newLength: number): [number, number][] {
+function backtrack(trace: readonly Int32Array[], oldLength: number, newLength: number): [number, number][] {
   const found: [number, number][] = [];
   let x = oldLength;
   let y = newLength;
@@ -104,8 +104,8 @@ function walkedBack(trace: readonly Int32Array[], oldLength: number, newLength: 
   return found.reverse();
 }
 
-/** Without unchanged lines that are far from every change. */
-function thinned(lines: readonly DiffLine[], context: number): DiffLine[] {
+/** Removes unchanged lines far from every change. */
+function keepContext(lines: readonly DiffLine[], context: number): DiffLine[] {
   const near = new Uint8Array(lines.length);
   lines.forEach((item, index) => {
     if (item.kind !== "same") near.fill(1, Math.max(0, index - context), Math.min(lines.length, index + context + 1));
@@ -113,7 +113,7 @@ function thinned(lines: readonly DiffLine[], context: number): DiffLine[] {
   return lines.filter((_, index) => near[index] === 1);
 }
 
-/** A mark wherever line numbers jump. */
+/** Inserts a mark wherever line numbers jump. */
 function withHunks(lines: readonly DiffLine[]): DiffLine[] {
   const out: DiffLine[] = [];
   let old = 1;
@@ -127,8 +127,8 @@ function withHunks(lines: readonly DiffLine[]): DiffLine[] {
   return out;
 }
 
-/** A unified diff that somebody else made. */
-export function parsed(diff: string): DiffLine[] {
+/** Parses a unified diff. */
+export function parseUnified(diff: string): DiffLine[] {
   const lines: DiffLine[] = [];
   let old = 0;
   let now = 0;
@@ -153,8 +153,8 @@ export function parsed(diff: string): DiffLine[] {
   return lines;
 }
 
-/** How many lines were added, how many removed. */
-export function counted(lines: readonly DiffLine[]): { added: number; removed: number } {
+/** Returns the numbers of added and removed lines. */
+export function countChanges(lines: readonly DiffLine[]): { added: number; removed: number } {
   let added = 0;
   let removed = 0;
   for (const item of lines) {
@@ -164,17 +164,17 @@ export function counted(lines: readonly DiffLine[]): { added: number; removed: n
   return { added, removed };
 }
 
-/** Whether there is something on both sides: a new file has nothing to stand beside. */
+/** Returns whether both sides have lines: a new file has nothing to compare with. */
 export const hasTwoSides = (lines: readonly DiffLine[]): boolean =>
   lines.some((line) => line.kind === "same" || line.kind === "removed") && lines.some((line) => line.kind === "same" || line.kind === "added");
 
-/** Side by side: what was removed stands beside what was added in its place. */
-export function paired(lines: readonly DiffLine[]): Pair[] {
+/** Pairs removed lines with the added lines that replace them. */
+export function pairLines(lines: readonly DiffLine[]): Pair[] {
   const pairs: Pair[] = [];
   let removed: DiffLine[] = [];
   let added: DiffLine[] = [];
   const put = (): void => {
-    pairs.push(...aligned(removed, added));
+    pairs.push(...align(removed, added));
     removed = [];
     added = [];
   };
@@ -196,8 +196,8 @@ export function paired(lines: readonly DiffLine[]): Pair[] {
 const MOST_ALIGNED = 24;
 const ALIKE = 0.5;
 
-/** Lines that are alike stand beside each other; what lies between them is put together in order. */
-function aligned(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair[] {
+/** Pairs similar lines; the lines between them are paired in order. */
+function align(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair[] {
   const pairs: Pair[] = [];
   let i = 0;
   let j = 0;
@@ -206,7 +206,7 @@ function aligned(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair
   };
   const isSmall = removed.length <= MOST_ALIGNED && added.length <= MOST_ALIGNED;
   if (isSmall && removed.length !== added.length) {
-    for (const [a, b] of alikes(removed, added)) {
+    for (const [a, b] of matchSimilar(removed, added)) {
       zip(a, b);
       zip(a + 1, b + 1);
     }
@@ -215,15 +215,15 @@ function aligned(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair
   return pairs;
 }
 
-/** Which lines belong together, in order, so that they are as alike as can be. */
-function alikes(removed: readonly DiffLine[], added: readonly DiffLine[]): [number, number][] {
+/** Finds the pairs of lines, in order, with the highest total similarity. */
+function matchSimilar(removed: readonly DiffLine[], added: readonly DiffLine[]): [number, number][] {
   const olds = removed.map((line) => wordsIn(line.text));
   const news = added.map((line) => wordsIn(line.text));
   const best = Array.from({ length: olds.length + 1 }, () => new Float64Array(news.length + 1));
   const at = (a: number, b: number): number => best[a]?.[b] ?? 0;
   for (let a = olds.length - 1; a >= 0; a--) {
     for (let b = news.length - 1; b >= 0; b--) {
-      const likeness = likenessOf(olds[a] ?? [], news[b] ?? []);
+      const likeness = similarity(olds[a] ?? [], news[b] ?? []);
       const together = likeness >= ALIKE ? likeness + at(a + 1, b + 1) : 0;
       (best[a] as Float64Array)[b] = Math.max(together, at(a + 1, b), at(a, b + 1));
     }
@@ -239,8 +239,8 @@ function alikes(removed: readonly DiffLine[], added: readonly DiffLine[]): [numb
 
 const wordsIn = (text: string): readonly string[] => text.slice(0, 400).match(/[\p{L}\p{N}_]+/gu) ?? [];
 
-/** 1: the same words; 0: none in common. */
-function likenessOf(one: readonly string[], other: readonly string[]): number {
+/** Returns the similarity of two lines: 1 for the same words, 0 for none in common. */
+function similarity(one: readonly string[], other: readonly string[]): number {
   if (!one.length || !other.length) return 0;
   const left = new Map<string, number>();
   for (const word of one) left.set(word, (left.get(word) ?? 0) + 1);
@@ -256,8 +256,8 @@ function likenessOf(one: readonly string[], other: readonly string[]): number {
 const WORDS = /\p{L}[\p{L}\p{N}_]*|\p{N}+|\s+|[^\p{L}\p{N}\s]/gu;
 const LONGEST = 2_000;
 
-/** Which stretches of two lines differ, word by word; none if hardly anything is left in common. How far a line is
- * indented is no word: that it moved is seen anyway. */
+/** Returns the ranges of two lines that differ, word by word; none if hardly anything is in common. The indentation is
+ * not a word: a change of it is visible anyway. */
 export function changedWords(before: string, after: string): { old: Span[]; new: Span[] } {
   if (before.length > LONGEST || after.length > LONGEST) return { old: [], new: [] };
   const old = before.match(WORDS) ?? [];

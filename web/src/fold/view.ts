@@ -1,5 +1,5 @@
-/** What a screen shows: a fold of a snapshot and the events after it. The twin of client/view.py, with the same facts
- * under the same names; both are held against the same recorded events. It knows no clock, no network and no page. */
+/** State of a screen: a fold of a snapshot and the events after it. Counterpart of client/view.py, with the same fields
+ * and names; both are tested with the same recorded events. It uses no clock, no network and no DOM. */
 
 import type {
   AgentNotice,
@@ -19,10 +19,10 @@ import type {
   WireEvent,
   Workspace,
 } from "../wire/types.ts";
-import { Draft, lastCodePoints } from "./draft.ts";
+import { Draft, lastCodePoints } from "./message-delta.ts";
 
 export interface ViewSettings {
-  /** Messages of every session are kept; otherwise only of those that are watched. */
+  /** Keep the messages of every session; otherwise only of watched ones. */
   readonly keepsAll: boolean;
   readonly endedRuns: number;
   readonly notices: number;
@@ -32,17 +32,17 @@ export interface ViewSettings {
 const SETTINGS: ViewSettings = { keepsAll: true, endedRuns: 50, notices: 50, output: 16_384 };
 
 export class View {
-  /** The last number that is part of this view. */
+  /** The last number that is included. */
   cursor = 0;
-  /** After a gap: load a snapshot. */
+  /** Set after a gap: load a snapshot. */
   isStale = false;
   workspace: Workspace | null = null;
   sessions = new Map<string, Session>();
-  /** Those that have not ended, and the last that have, in the order of their acceptance. */
+  /** The open runs and the last ended ones, in the order of their acceptance. */
   runs = new Map<string, Run>();
   permissions = new Map<string, PermissionRequest>();
   questions = new Map<string, QuestionRequest>();
-  /** The newest of what each tool that still works has printed; gone when its result is there. */
+  /** The latest output of each running tool; removed when its result arrives. */
   readonly outputs = new Map<string, string>();
   presence: unknown = null;
   readonly notices: AgentNotice[] = [];
@@ -59,7 +59,7 @@ export class View {
     this.settings = { ...SETTINGS, ...settings };
   }
 
-  /** The conversation of a session, with the text streamed so far. */
+  /** Returns the messages of a session, with the text streamed so far. */
   messages(session: string): Message[] {
     return [...(this.drafts.get(session)?.values() ?? [])].map((draft) => draft.look());
   }
@@ -72,7 +72,7 @@ export class View {
     return [...(this.drafts.get(session)?.keys() ?? [])];
   }
 
-  /** The sessions of which messages are held. */
+  /** Returns the sessions whose messages are kept. */
   heldSessions(): string[] {
     return [...this.drafts.keys()];
   }
@@ -81,21 +81,21 @@ export class View {
     return [...this.runs.values()].filter((run) => run.session_id === session);
   }
 
-  /** Messages of the session are kept from now on, also in a view that does not keep all. */
+  /** Keeps the messages of a session from now on. */
   watch(session: string): void {
     this.watched.add(session);
   }
 
-  /** Nobody looks at the session any more: its messages go. */
+  /** Drops the messages of a session that is no longer shown. */
   forget(session: string): void {
     this.watched.delete(session);
     if (!this.settings.keepsAll) this.drafts.delete(session);
   }
 
-  /** Be what the snapshot says; `session` is the one whose messages it has, and is watched from now on.
+  /** Replaces the state by a snapshot; `session` is the one whose messages it contains, and is watched from now on.
    *
-   * A snapshot may be newer than the stream that feeds this view. The numbered events it has already are passed over
-   * when they come, and so is the growth between them, which it has too. */
+   * A snapshot may be newer than the stream of this view. Numbered events that it already contains are ignored when
+   * they arrive, and so are the deltas between them. */
   load(snapshot: Snapshot, session: string | null = null): void {
     this.cursor = snapshot.cursor;
     if (!this.isFed) this.seen = snapshot.cursor;
@@ -121,7 +121,7 @@ export class View {
     for (const message of snapshot.messages) this.held(message.session_id).set(message.id, new Draft(message));
   }
 
-  /** Take one item of a stream. Whether it may have changed anything. */
+  /** Applies one item of a stream. Returns whether the state may have changed. */
   apply(item: Item): boolean {
     this.isFed = true;
     if (item.number !== null) {
@@ -132,7 +132,7 @@ export class View {
     }
     const event = item.event;
     if (event.type === "hello") {
-      // What is live comes after all that is numbered up to the hello's cursor.
+      // Live events follow all numbered events up to the cursor of the hello event.
       this.isAhead = this.isAhead && event.payload.cursor < this.cursor;
       return false;
     }
@@ -184,8 +184,8 @@ export class View {
         this.presence = event.payload;
         return true;
       default:
-        // Files and settings are not part of this view, nor is what is left of a session that was deleted later; what a
-        // newer server says is passed over.
+        // Files, settings and events of deleted sessions are not part of this view; events of a newer server
+        // are ignored.
         return false;
     }
   }
@@ -221,13 +221,13 @@ export class View {
     if (change.type === "deleted") {
       this.drafts.get(message.session_id)?.delete(message.id);
     } else if (this.settings.keepsAll || this.watched.has(message.session_id)) {
-      // A message that is known keeps its place.
+      // A known message keeps its position.
       this.held(message.session_id).set(message.id, new Draft(message));
     }
     this.count(change);
   }
 
-  /** A message counts in its session when it comes. The session's own event may come much later, or never. */
+  /** Counts a message in its session at once, because the event of the session may arrive much later or never. */
   private count({ type, payload }: Change<Message>): void {
     const session = this.sessions.get(payload.session_id);
     if (session === undefined || type === "updated") return;
@@ -263,13 +263,13 @@ export class View {
       return;
     }
     const before = this.runs.get(run.run_id);
-    // Only the first event of a run carries the prompt.
+    // Only the first event of a run contains the prompt.
     const keeps = before?.prompt && !run.prompt;
     this.runs.set(run.run_id, keeps ? { ...run, prompt: before.prompt } : run);
   }
 
   private endRun(end: RunComplete): void {
-    // A server that died has withdrawn nothing; a run that has ended waits for nobody.
+    // A crashed server has not withdrawn its requests; an ended run has no open ones.
     this.dropAsks((ask) => ask.run_id === end.run_id);
     const before = this.runs.get(end.run_id);
     if (before === undefined) return;
@@ -292,14 +292,14 @@ export class View {
     if (at >= 0) this.ended.splice(at, 1);
   }
 
-  /** Whether an ask was closed by it: the first notice of an ask only says that it is open. */
+  /** Returns whether a notice closes a request: the first notice of a request only announces it. */
   private answered(notice: PermissionNotification): boolean {
     if (!notice.granted && !notice.denied && !notice.withdrawn) return false;
     if (notice.id !== undefined) {
       this.permissions.delete(notice.id);
       return true;
     }
-    // Notices without an id know only the tool call.
+    // Notices without an id contain only the tool call.
     for (const [id, ask] of [...this.permissions]) {
       if (ask.tool_call_id === notice.tool_call_id) this.permissions.delete(id);
     }

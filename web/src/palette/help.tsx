@@ -1,4 +1,4 @@
-// The keys, on one page.
+// The page of keyboard shortcuts.
 
 import type { JSX } from "preact";
 import { Dialog } from "../dialogs/dialog.tsx";
@@ -10,26 +10,26 @@ const KEYS: readonly (readonly [string, readonly (readonly [readonly string[], s
   [
     "Writing",
     [
-      [["enter"], "send; while a run is going: steer it"],
-      [["alt+enter"], "send as a turn of its own: it waits its turn"],
+      [["enter"], "send; during a run: steer it"],
+      [["alt+enter"], "queue as a separate turn"],
       [["shift+enter"], "a new line"],
-      [["↑", "↓"], "what you sent before; Ctrl R finds it"],
-      [["@"], "name a file: it goes along"],
-      [["/"], "commands, at the beginning"],
-      [["!"], "run a shell command, at the beginning"],
-      [["escape", "escape"], "cancel; what waited comes back"],
+      [["↑", "↓"], "earlier prompts; Ctrl R searches them"],
+      [["@"], "mention a file: it is attached"],
+      [["/"], "commands, at the start of the line"],
+      [["!"], "run a shell command, at the start of the line"],
+      [["escape", "escape"], "cancel; queued prompts return to the composer"],
     ],
   ],
   [
-    "When a tool asks",
+    "Approvals and questions",
     [
-      [["←", "→", "enter"], "answer: the composer is empty, and no key for half a second"],
-      [["1", "…", "9"], "mark a choice of a question, likewise"],
-      [["tab"], "go to the request; the letters below need that"],
+      [["←", "→", "enter"], "answer: with an empty composer, half a second after the last key"],
+      [["1", "…", "9"], "select a choice of a question, likewise"],
+      [["tab"], "focus the request; required for the letters below"],
       [["a"], "allow it once"],
       [["s"], "for this session"],
       [["d"], "no"],
-      [["r"], "no, with a reason that the model reads"],
+      [["r"], "deny, with a reason for the model"],
       [["t"], "one column or two"],
       [["f"], "whole screen"],
       [["escape"], "back to the composer"],
@@ -38,11 +38,11 @@ const KEYS: readonly (readonly [string, readonly (readonly [readonly string[], s
   [
     "Timeline",
     [
-      [["←", "→"], "one event back, one on"],
-      [["home", "end"], "the beginning, the end of the run"],
+      [["←", "→"], "previous event, next event"],
+      [["home", "end"], "start, end of the run"],
       [["space"], "play, pause"],
-      [["+", "-"], "closer, farther"],
-      [["0"], "all of it"],
+      [["+", "-"], "zoom in, zoom out"],
+      [["0"], "show everything"],
     ],
   ],
 ];
@@ -53,7 +53,7 @@ export function Help(): JSX.Element {
     <Dialog title="Keys" kind="help" focus="[aria-label=Close]" onClose={() => (dialog.value = null)}>
       <div class="help-columns">
         <section>
-          <h3>{isMac ? "Everywhere; those with ⌥ outside of text" : "Everywhere"}</h3>
+          <h3>{isMac ? "Everywhere; keys with ⌥ outside text fields" : "Everywhere"}</h3>
           <dl>
             {actions.map((command) => (
               <div key={command.name}>

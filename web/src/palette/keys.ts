@@ -1,4 +1,4 @@
-// Keys as people write them ("alt+n", "mod+k", "?") and as the browser tells them. Pure.
+// Key names as written in shortcuts ("alt+n", "mod+k", "?") and as reported by the browser. Pure.
 
 export interface Pressed {
   readonly key: string;
@@ -9,7 +9,7 @@ export interface Pressed {
   readonly shiftKey: boolean;
 }
 
-/** `mod` is Cmd on a Mac and Ctrl elsewhere. Letters go by their place on the keyboard where alt makes others of them. */
+/** `mod` is Cmd on a Mac and Ctrl elsewhere. Letters are matched by key code where Alt produces other characters. */
 export function isPressed(keys: string, event: Pressed, isMac: boolean): boolean {
   const parts = keys.toLowerCase().split("+");
   const key = parts.pop() ?? "";
@@ -28,15 +28,15 @@ export function isPressed(keys: string, event: Pressed, isMac: boolean): boolean
 const NAMES: Readonly<Record<string, string>> = { alt: "Alt", ctrl: "Ctrl", shift: "⇧", mod: "Ctrl", enter: "↵", escape: "Esc", arrowup: "↑", arrowdown: "↓" };
 const MAC: Readonly<Record<string, string>> = { alt: "⌥", ctrl: "⌃", shift: "⇧", mod: "⌘", enter: "↵", escape: "esc", arrowup: "↑", arrowdown: "↓" };
 
-/** The keys one by one, as they are printed on the keyboard. */
-export function printed(keys: string, isMac: boolean): string[] {
+/** Returns the keys of a shortcut one by one, as printed on a keyboard. */
+export function keyLabels(keys: string, isMac: boolean): string[] {
   if (keys === "+") return ["+"];
   return keys.split("+").map((part) => (isMac ? MAC : NAMES)[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : capital(part)));
 }
 
 const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** Whether keys without ctrl or alt belong to somebody who writes. */
+/** Returns whether keys without Ctrl or Alt belong to a text field. */
 export function isWriting(target: EventTarget | null): boolean {
   if (!(target instanceof HTMLElement)) return false;
   return target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox]):not([type=radio]):not([type=range]):not([type=button])");

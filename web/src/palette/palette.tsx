@@ -1,4 +1,4 @@
-// Everything that can be done, and every session, behind one key and a few letters.
+// The command palette: all commands and sessions, found by a few letters.
 
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
@@ -7,11 +7,11 @@ import { ago, inSeconds } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import type { IconName } from "../shell/icons.tsx";
 import { dialog, drawer } from "../shell/ui.ts";
-import { chooseSession, commands, say, sessions } from "../store.ts";
+import { chooseSession, commands, reportErrors, sessions } from "../store.ts";
 import { Keys } from "./keycap.tsx";
-import { useList } from "./list.ts";
-import { Marked } from "./marked.tsx";
-import { ranked } from "./rank.ts";
+import { useList } from "./list-navigation.ts";
+import { Marked } from "./highlighted.tsx";
+import { rank } from "./fuzzy-match.ts";
 
 interface Line {
   readonly id: string;
@@ -26,11 +26,11 @@ export function Palette(): JSX.Element {
   const isSessions = dialog.value === "sessions";
   const [words, setWords] = useState("");
   const lines = useMemo(() => [...(isSessions ? [] : commandLines()), ...sessionLines()], [isSessions, commands.value, sessions.value]);
-  const found = useMemo(() => ranked(lines, words, (line) => line.title, (line) => line.detail).slice(0, 100), [lines, words]);
+  const found = useMemo(() => rank(lines, words, (line) => line.title, (line) => line.detail).slice(0, 100), [lines, words]);
   const take = (line: Line | undefined): void => {
     if (!line) return;
     dialog.value = null;
-    // The dialog gives the focus back first; what the command does with it comes after.
+    // The dialog restores the focus first; the command runs afterwards and may move it.
     setTimeout(() => line.run());
   };
   const list = useList(found.length, (at) => take(found[at]?.item));
@@ -76,7 +76,7 @@ export function Palette(): JSX.Element {
           </li>
         ))}
       </ul>
-      {!found.length && <p class="empty">Nothing fits.</p>}
+      {!found.length && <p class="empty">No match.</p>}
     </Dialog>
   );
 }
@@ -106,7 +106,7 @@ function sessionLines(): Line[] {
       keys: "",
       run: () => {
         drawer.value = false;
-        void say(chooseSession(one.id));
+        void reportErrors(chooseSession(one.id));
       },
     }));
 }

@@ -1,18 +1,18 @@
-// Files the session changed, with their changes; the last change of one, or all of a run, can be taken back.
+// Files that the session changed, with their diffs; the last change of a file, or all changes of a run, can be undone.
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { inside } from "../cards/facts.ts";
-import { counted as countLines, diffOf } from "../diff/lines.ts";
-import { Diff, columns, turnColumns } from "../diff/view.tsx";
-import { counted } from "../shell/format.ts";
+import { relativePath } from "../cards/tool-data.ts";
+import { countChanges as countLines, diffOf } from "../diff/lines.ts";
+import { Diff, columns, turnColumns } from "../diff/diff-view.tsx";
+import { pluralize } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { ask } from "../shell/ui.ts";
-import { filesChanged, history, runs, say, sessionId, toast, undo, workspace } from "../store.ts";
+import { filesChanged, history, runs, reportErrors, sessionId, toast, undo, workspace } from "../store.ts";
 import type { FileVersion, UndoAsk } from "../wire/types.ts";
-import { changedFiles, changingRuns, planned } from "./changed.ts";
-import type { ChangedFile } from "./changed.ts";
+import { changedFiles, changingRuns, planned } from "./changed-files.ts";
+import type { ChangedFile } from "./changed-files.ts";
 
 const versions = signal<readonly FileVersion[] | null>(null);
 
@@ -20,14 +20,14 @@ export function Changes(): JSX.Element {
   const session = sessionId.value;
   const count = filesChanged.value;
   useEffect(() => {
-    void say(history()).then((found) => (versions.value = found ?? []));
+    void reportErrors(history()).then((found) => (versions.value = found ?? []));
   }, [session, count]);
   const files = useMemo(() => changedFiles((versions.value ?? []).filter((one) => one.session_id === session)), [versions.value, session]);
-  if (!files.length) return <p class="empty">{versions.value === null ? "Looking …" : "This session has changed nothing."}</p>;
+  if (!files.length) return <p class="empty">{versions.value === null ? "Loading …" : "This session has not changed any files."}</p>;
   return (
     <>
       <div class="panel-tools">
-        <span class="muted grow">{counted(files.length, "file")} changed</span>
+        <span class="muted grow">{pluralize(files.length, "file")} changed</span>
         <button type="button" class="square small" aria-pressed={columns.value === "split"} aria-label="Two columns" title="Two columns (Alt D)" onClick={turnColumns}>
           <Icon name="split" small />
         </button>
@@ -49,10 +49,10 @@ function RunsToUndo({ files }: { files: readonly ChangedFile[] }): JSX.Element |
   return (
     <div class="undo-run">
       <span class="grow">
-        <small class="muted">The last run that changed something: {counted(last.files, "file")}</small>
+        <small class="muted">The last run with changes: {pluralize(last.files, "file")}</small>
         {prompt && <span class="clip">{prompt}</span>}
       </span>
-      <button type="button" class="button small" onClick={() => void takeBack({ run_id: last.runId }, "all that this run changed")}>
+      <button type="button" class="button small" onClick={() => void takeBack({ run_id: last.runId }, "all changes of this run")}>
         <Icon name="undo" small /> Undo the run
       </button>
     </div>
@@ -63,7 +63,7 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const lines = useMemo(() => diffOf(file.first.content, file.last.content), [file]);
   const { added, removed } = countLines(lines);
-  const name = inside(file.path, workspace.value?.path ?? "");
+  const name = relativePath(file.path, workspace.value?.path ?? "");
   const word = file.last.is_missing ? "removed" : file.first.is_missing ? "new" : "";
   return (
     <li class="change">
@@ -81,22 +81,22 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
           <Icon name="undo" small />
         </button>
       </div>
-      {isOpen && <Diff lines={lines} path={file.path} most={200} label={`What changed in ${name}`} />}
+      {isOpen && <Diff lines={lines} path={file.path} most={200} label={`Changes of ${name}`} />}
     </li>
   );
 }
 
-/** What a whole run changed is taken back only after somebody has seen the list; a file that has changed since as well. */
+/** Undoing a run requires a confirmation of the file list; so does a file that was changed since. */
 async function takeBack(what: UndoAsk, words: string): Promise<void> {
   const wanted: UndoAsk = { ...what, session_id: sessionId.value ?? "" };
   const root = workspace.value?.path ?? "";
-  const plan = await say(undo({ ...wanted, dry_run: true }));
+  const plan = await reportErrors(undo({ ...wanted, dry_run: true }));
   if (!plan) return;
   const isRefused = plan.files.some((file) => file.outcome === "refused");
-  const sure = isRefused ? "Undo it all the same" : "Undo";
-  if ((what.run_id || isRefused) && !(await ask(`Take back ${words}?`, planned(plan.files, root).join("\n"), sure))) return;
-  const report = await say(undo({ ...wanted, force: isRefused }));
-  const done = report?.files.map((file) => `${inside(file.path, root)}: ${file.outcome}`).join("\n");
+  const sure = isRefused ? "Undo anyway" : "Undo";
+  if ((what.run_id || isRefused) && !(await ask(`Undo ${words}?`, planned(plan.files, root).join("\n"), sure))) return;
+  const report = await reportErrors(undo({ ...wanted, force: isRefused }));
+  const done = report?.files.map((file) => `${relativePath(file.path, root)}: ${file.outcome}`).join("\n");
   if (done) toast("success", done);
-  versions.value = (await say(history())) ?? versions.value;
+  versions.value = (await reportErrors(history())) ?? versions.value;
 }

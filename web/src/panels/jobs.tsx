@@ -1,26 +1,26 @@
-// Commands in the background: what they say, and an end to them.
+// Background jobs: their output, and a button to end them.
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { Bounded } from "../cards/code.tsx";
-import { plain } from "../cards/facts.ts";
+import { Bounded } from "../cards/output.tsx";
+import { plain } from "../cards/tool-data.ts";
 import { elapsed } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
-import { jobOutput, jobs, killJob, loadJobs, say } from "../store.ts";
+import { jobOutput, jobs, killJob, loadJobs, reportErrors } from "../store.ts";
 import type { Job, JobOutput } from "../wire/types.ts";
-import { useNow } from "./now.ts";
+import { useNow } from "./use-now.ts";
 
 const LOOK = 3_000;
 
 export function Jobs(): JSX.Element {
   useEffect(() => {
-    // Nobody tells of jobs: while somebody looks, they are asked for.
-    void say(loadJobs());
+    // There are no events for jobs: they are polled while the panel is open.
+    void reportErrors(loadJobs());
     const timer = setInterval(() => void loadJobs().catch(() => undefined), LOOK);
     return () => clearInterval(timer);
   }, []);
   const now = useNow(jobs.value.some(isRunning));
-  if (!jobs.value.length) return <p class="empty">No job runs in the background.</p>;
+  if (!jobs.value.length) return <p class="empty">There are no background jobs.</p>;
   return (
     <ul class="lines">
       {jobs.value.map((job) => (
@@ -47,16 +47,16 @@ function One({ job, now }: { job: Job; now: number }): JSX.Element {
         <small class="faint">{facts.filter(Boolean).join(" · ")}</small>
       </button>
       {running && (
-        <button type="button" class="button small danger" onClick={() => void say(killJob(job.id))}>
+        <button type="button" class="button small danger" onClick={() => void reportErrors(killJob(job.id))}>
           <Icon name="stop" small /> End it
         </button>
       )}
-      {isOpen && <Said job={job} isRunning={running} />}
+      {isOpen && <Output job={job} isRunning={running} />}
     </li>
   );
 }
 
-function Said({ job, isRunning: running }: { job: Job; isRunning: boolean }): JSX.Element {
+function Output({ job, isRunning: running }: { job: Job; isRunning: boolean }): JSX.Element {
   const [said, setSaid] = useState<JobOutput | null>(null);
   useEffect(() => {
     const read = (): void => void jobOutput(job.id).then(setSaid, () => undefined);
@@ -66,5 +66,5 @@ function Said({ job, isRunning: running }: { job: Job; isRunning: boolean }): JS
     return () => clearInterval(timer);
   }, [job.id, running]);
   const text = said ? plain([said.stdout, said.stderr].filter(Boolean).join("\n")) : "";
-  return <div class="line-more">{text.trim() ? <Bounded text={text} most={30} fromEnd live /> : <p class="card-note">It has said nothing yet.</p>}</div>;
+  return <div class="line-more">{text.trim() ? <Bounded text={text} most={30} fromEnd live /> : <p class="card-note">There is no output yet.</p>}</div>;
 }

@@ -1,4 +1,4 @@
-// Beside the conversation: what it changed, what ran, what runs in the background, what is planned; and a search.
+// The side panel: changes, runs, jobs, plan and search.
 
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -24,7 +24,7 @@ const TABS: readonly (readonly [PanelName, string, IconName])[] = [
 export function SidePanel({ name }: { name: PanelName }): JSX.Element {
   const self = useRef<HTMLElement>(null);
   useEffect(() => {
-    // On a small screen the panel lies above the rest: the focus goes along.
+    // On a small screen the panel covers the page, so it takes the focus.
     if (matchMedia("(max-width: 1179px)").matches && name !== "search") self.current?.focus();
   }, []);
   const counts: Partial<Record<PanelName, number>> = {

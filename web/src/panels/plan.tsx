@@ -1,11 +1,11 @@
 import type { JSX } from "preact";
-import { progressOf } from "../cards/facts.ts";
+import { progressOf } from "../cards/tool-data.ts";
 import { session } from "../store.ts";
 
-/** The to-do list of the session, kept by the model. */
+/** The to-do list of the session, maintained by the model. */
 export function Plan(): JSX.Element {
   const todos = session.value?.todos ?? [];
-  if (!todos.length) return <p class="empty">The model has made no plan here.</p>;
+  if (!todos.length) return <p class="empty">There is no plan.</p>;
   const done = todos.filter((todo) => todo.status === "completed").length;
   return (
     <>

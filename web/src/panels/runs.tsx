@@ -1,16 +1,16 @@
-// What was asked and how it ended; what still runs can be cancelled.
+// Prompts and their outcomes; active runs can be cancelled.
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { ago, counted, elapsed } from "../shell/format.ts";
+import { ago, pluralize, elapsed } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import type { IconName } from "../shell/icons.tsx";
 import { chosenRun, view } from "../shell/ui.ts";
-import { cancelRun, chooseSession, listRuns, runs, say, sessionId, sessions } from "../store.ts";
+import { cancelRun, chooseSession, listRuns, runs, reportErrors, sessionId, sessions } from "../store.ts";
 import type { Run } from "../wire/types.ts";
-import { merged } from "./joined.ts";
-import { useNow } from "./now.ts";
+import { mergeRuns } from "./merge-runs.ts";
+import { useNow } from "./use-now.ts";
 
 const past = signal<readonly Run[]>([]);
 const isAll = signal(false);
@@ -19,9 +19,9 @@ const ICONS: Readonly<Record<string, IconName>> = { completed: "check", failed: 
 export function Runs(): JSX.Element {
   const session = isAll.value ? "" : (sessionId.value ?? "");
   useEffect(() => {
-    void say(listRuns({ ...(session ? { session_id: session } : {}), limit: 100 })).then((found) => (past.value = found ?? []));
+    void reportErrors(listRuns({ ...(session ? { session_id: session } : {}), limit: 100 })).then((found) => (past.value = found ?? []));
   }, [session]);
-  const all = merged(past.value, runs.value).filter((run) => !run.parent_run_id && (!session || run.session_id === session));
+  const all = mergeRuns(past.value, runs.value).filter((run) => !run.parent_run_id && (!session || run.session_id === session));
   const now = useNow(all.some((run) => run.state !== "ended"));
   return (
     <>
@@ -35,7 +35,7 @@ export function Runs(): JSX.Element {
           </button>
         </div>
       </div>
-      {!all.length && <p class="empty">Nothing was asked yet.</p>}
+      {!all.length && <p class="empty">There are no runs yet.</p>}
       <ul class="lines">
         {all.map((run) => (
           <One key={run.run_id} run={run} now={now} />
@@ -56,7 +56,7 @@ function One({ run, now }: { run: Run; now: number }): JSX.Element {
       <span class={`line-mark ${outcome}`} title={outcome}>
         {isOpen ? <span class={`dot ${run.state === "waiting" ? "" : "busy"}`} /> : <Icon name={ICONS[outcome] ?? "check"} small />}
       </span>
-      <button type="button" class="line-main" title="Show it on the timeline" onClick={() => void show(run)}>
+      <button type="button" class="line-main" title="Show on the timeline" onClick={() => void show(run)}>
         <span class="clip">{(run.prompt || run.kind || "").replace(/\s+/g, " ") || "…"}</span>
         <small class="faint">
           {facts.filter(Boolean).join(" · ")}
@@ -65,7 +65,7 @@ function One({ run, now }: { run: Run; now: number }): JSX.Element {
         {run.error && <small class="error-text">{run.error}</small>}
       </button>
       {isOpen && (
-        <button type="button" class="button small danger" onClick={() => void say(cancelRun(run.run_id))}>
+        <button type="button" class="button small danger" onClick={() => void reportErrors(cancelRun(run.run_id))}>
           <Icon name="stop" small /> Cancel
         </button>
       )}
@@ -75,11 +75,11 @@ function One({ run, now }: { run: Run; now: number }): JSX.Element {
 
 function stepsOf(run: Run, isOpen: boolean): string {
   if (!run.step) return "";
-  return isOpen ? `step ${run.step}` : counted(run.step, "step");
+  return isOpen ? `step ${run.step}` : pluralize(run.step, "step");
 }
 
 async function show(run: Run): Promise<void> {
-  if (run.session_id !== sessionId.value) await say(chooseSession(run.session_id));
+  if (run.session_id !== sessionId.value) await reportErrors(chooseSession(run.session_id));
   chosenRun.value = run.run_id;
   view.value = "timeline";
 }

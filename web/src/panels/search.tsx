@@ -1,20 +1,20 @@
-// Find in the conversation, or in all of them: enter and down go on, up goes back.
+// Search in the conversation or in all sessions: Enter and Down go to the next match, Up to the previous one.
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { scrollToMessage } from "../chat/scrolling.ts";
-import { useList } from "../palette/list.ts";
-import { ago, counted, inSeconds } from "../shell/format.ts";
+import { useList } from "../palette/list-navigation.ts";
+import { ago, pluralize, inSeconds } from "../shell/format.ts";
 import { drawer, isNarrow, panel, view } from "../shell/ui.ts";
-import { api, at, chooseSession, messageIds, messageOf, say, session, sessionId, sessions } from "../store.ts";
+import { api, at, chooseSession, messageIds, messageOf, reportErrors, session, sessionId, sessions } from "../store.ts";
 import type { Message } from "../wire/types.ts";
-import { type Finding, type Hit, sought, soughtInAll } from "./seek.ts";
-import { clear, fill, shelf, unread } from "./shelf.ts";
+import { type Finding, type Hit, findMatches, findInSessions } from "./search-matches.ts";
+import { clear, fetchSessions, sessionCache, unfetched } from "./session-cache.ts";
 
 const words = signal("");
 const isAll = signal(false);
-/** Grows when somebody asks to search: the field is ready to be written in. */
+/** Incremented to focus the search field. */
 const asked = signal(0);
 
 export function openSearch(all: boolean, wanted = words.value): void {
@@ -29,17 +29,17 @@ const readMessages = (id: string): Promise<readonly Message[]> => api.get(at(`/s
 function useFindings(all: boolean): readonly Finding[] {
   const ids = messageIds.value;
   const list = sessions.value;
-  const read = shelf.value;
+  const read = sessionCache.value;
   const here = session.value;
-  // What others say meanwhile is read when somebody writes on.
+  // Messages that arrive meanwhile are included when the search text changes.
   useEffect(() => {
-    if (all && words.value.trim()) void fill(list.filter((one) => !one.parent_session_id), readMessages);
+    if (all && words.value.trim()) void fetchSessions(list.filter((one) => !one.parent_session_id), readMessages);
   }, [all, words.value]);
   useEffect(() => clear, []);
   return useMemo(() => {
-    if (all) return soughtInAll(list.filter((one) => !one.parent_session_id), (id) => read.get(id)?.messages ?? [], words.value);
+    if (all) return findInSessions(list.filter((one) => !one.parent_session_id), (id) => read.get(id)?.messages ?? [], words.value);
     if (here === null) return [];
-    const hits = sought(ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined), words.value);
+    const hits = findMatches(ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined), words.value);
     return hits.length > 0 ? [{ session: here, hits }] : [];
   }, [all, here, ids, list, read, words.value]);
 }
@@ -48,8 +48,8 @@ async function show(id: string, hit: Hit): Promise<void> {
   view.value = "chat";
   drawer.value = false;
   if (isNarrow.value) panel.value = null;
-  if (id !== sessionId.value) await say(chooseSession(id));
-  // The conversation may have to be drawn first.
+  if (id !== sessionId.value) await reportErrors(chooseSession(id));
+  // The conversation may have to be rendered first.
   requestAnimationFrame(() => {
     if (hit.messageId) scrollToMessage(hit.messageId, isNarrow.value);
   });
@@ -108,9 +108,9 @@ function Scope(): JSX.Element {
 }
 
 function summary(places: number, found: number, all: boolean): string {
-  const rest = all && unread.value > 0 ? `; ${counted(unread.value, "session")} still to be read` : "";
-  if (places === 0) return rest ? `Nothing yet${rest}` : "Not found.";
-  return `${counted(places, "place")}${all ? ` in ${counted(found, "session")}` : ""}${rest}`;
+  const rest = all && unfetched.value > 0 ? `; ${pluralize(unfetched.value, "session")} not searched yet` : "";
+  if (places === 0) return rest ? `No match so far${rest}` : "No match.";
+  return `${pluralize(places, "place")}${all ? ` in ${pluralize(found, "session")}` : ""}${rest}`;
 }
 
 interface FindingsProps {

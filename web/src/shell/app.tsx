@@ -1,4 +1,4 @@
-// The page put together.
+// The root component.
 
 import { effect } from "@preact/signals";
 import type { JSX } from "preact";
@@ -7,19 +7,19 @@ import { Composer } from "../chat/composer.tsx";
 import { Queue } from "../chat/queue.tsx";
 import { RunStatus } from "../chat/status.tsx";
 import { Transcript } from "../chat/transcript.tsx";
-import { Asks, AsksBar } from "../dialogs/asks.tsx";
+import { Requests, RequestsBar } from "../dialogs/requests.tsx";
 import { Confirm } from "../dialogs/confirm.tsx";
 import { beginKeyboard } from "../dialogs/keyboard.ts";
-import { ModelsDialog } from "../dialogs/models.tsx";
+import { ModelsDialog } from "../dialogs/model-picker.tsx";
 import { Help } from "../palette/help.tsx";
 import { Palette } from "../palette/palette.tsx";
 import { SidePanel } from "../panels/panel.tsx";
 import { connection, isBusy, permissions, questions, session, sessionId, workspace } from "../store.ts";
 import { Timeline } from "../timeline/timeline.tsx";
-import { beginAlerts } from "./alerts.ts";
+import { beginAlerts } from "./notifications.ts";
 import { beginCommands } from "./commands.ts";
 import { ConnectionStrip } from "./connection.tsx";
-import { EntryScreen } from "./entry-screen.tsx";
+import { EntryScreen } from "./sign-in-screen.tsx";
 import { baseName } from "./format.ts";
 import { Header } from "./header.tsx";
 import { SettingsStrip } from "./settings-strip.tsx";
@@ -31,7 +31,7 @@ import { Welcome } from "./welcome.tsx";
 effect(() => {
   const root = document.documentElement;
   root.dataset["theme"] = shownTheme.value;
-  // Phones colour what is around the page.
+  // Phones colour the area around the page.
   let frame = document.querySelector<HTMLMetaElement>("meta[name=theme-color]");
   if (!frame) {
     frame = document.createElement("meta");
@@ -42,7 +42,7 @@ effect(() => {
 });
 effect(() => {
   const place = baseName(workspace.value?.path ?? "");
-  // Seen from another tab: somebody is waited for, or something is going on.
+  // Visible in another tab: an approval is required, or a run is active.
   const mark = permissions.value.length + questions.value.length ? "(!) " : isBusy.value ? "● " : "";
   document.title = mark + [session.value?.title, place, "Holdfast"].filter(Boolean).join(" · ");
 });
@@ -63,8 +63,8 @@ export function App(): JSX.Element {
   const hasSide = isNarrow.value ? drawer.value : sidebar.value;
   return (
     <div class={`app ${hasSide ? "with-side" : ""} ${panel.value ? "with-panel" : ""}`}>
-      <a class="skip" href="#stage" onClick={skipToStage}>
-        To the conversation
+      <a class="skip" href="#main-view" onClick={skipToContent}>
+        Skip to the conversation
       </a>
       {hasSide && <Sidebar />}
       {isNarrow.value && drawer.value && <div class="veil" onClick={() => (drawer.value = false)} />}
@@ -72,7 +72,7 @@ export function App(): JSX.Element {
         <Header />
         <ConnectionStrip />
         <SettingsStrip />
-        <main class="stage" id="stage" tabIndex={-1}>
+        <main class="main-view" id="main-view" tabIndex={-1}>
           {view.value === "timeline" && sessionId.value ? <TimelineView /> : <Conversation />}
         </main>
       </div>
@@ -92,8 +92,8 @@ function Conversation(): JSX.Element {
       {sessionId.value ? <Transcript /> : <Welcome />}
       <div class="dock">
         <div class="dock-box">
-          <AsksBar />
-          <Asks />
+          <RequestsBar />
+          <Requests />
           <RunStatus />
           <Queue />
           <Composer />
@@ -109,16 +109,16 @@ function TimelineView(): JSX.Element {
       <Timeline key={sessionId.value} />
       <div class="dock">
         <div class="dock-box">
-          <AsksBar />
-          <Asks />
+          <RequestsBar />
+          <Requests />
         </div>
       </div>
     </>
   );
 }
 
-/** The address stays as it is: what stands in it is where the page is. */
-function skipToStage(event: Event): void {
+/** Moves the focus without changing the URL, which contains the location of the page. */
+function skipToContent(event: Event): void {
   event.preventDefault();
-  document.querySelector<HTMLElement>("[data-testid=composer], #stage")?.focus();
+  document.querySelector<HTMLElement>("[data-testid=composer], #main-view")?.focus();
 }

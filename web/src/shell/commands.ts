@@ -1,7 +1,7 @@
-// Every action with its name and its key. The palette, the composer's slash and the keyboard offer the same.
+// All actions with names and keys, shared by the palette, slash commands and the keyboard.
 
 import { foldAll } from "../cards/folding.ts";
-import { turnColumns } from "../diff/view.tsx";
+import { turnColumns } from "../diff/diff-view.tsx";
 import { isMac } from "../palette/keycap.tsx";
 import { isPressed, isWriting } from "../palette/keys.ts";
 import { openSearch } from "../panels/search.tsx";
@@ -13,7 +13,7 @@ import {
   isBusy,
   newSession,
   registerCommand,
-  say,
+  reportErrors,
   sessionId,
   setSkip,
   skip,
@@ -21,7 +21,7 @@ import {
   toast,
 } from "../store.ts";
 import type { Command } from "../store/commands.ts";
-import { changeAlerts } from "./alerts.ts";
+import { changeAlerts } from "./notifications.ts";
 import { ask, dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
 
 const inSession = (): boolean => sessionId.value !== null;
@@ -31,24 +31,24 @@ const COMMANDS: readonly Command[] = [
   { name: "new", title: "New session", keys: "alt+n", run: startSession },
   { name: "sessions", title: "Sessions: open one", keys: "alt+s", run: () => (dialog.value = "sessions") },
   { name: "rename", title: "Rename this session", keys: "alt+e", when: inSession, run: rename },
-  { name: "models", title: "Choose a model, set a key", keys: "alt+m", run: () => (dialog.value = "models") },
-  { name: "timeline", title: "Timeline of the runs; replay one", keys: "alt+t", when: inSession, run: () => (view.value = view.value === "timeline" ? "chat" : "timeline") },
-  { name: "changes", title: "Files this session changed; undo", keys: "alt+c", run: () => togglePanel("changes") },
-  { name: "runs", title: "Runs: what was asked, how it ended", keys: "alt+r", run: () => togglePanel("runs") },
+  { name: "models", title: "Choose a model or set a key", keys: "alt+m", run: () => (dialog.value = "models") },
+  { name: "timeline", title: "Timeline of the runs, with replay", keys: "alt+t", when: inSession, run: () => (view.value = view.value === "timeline" ? "chat" : "timeline") },
+  { name: "changes", title: "Changed files, with undo", keys: "alt+c", run: () => togglePanel("changes") },
+  { name: "runs", title: "Runs and their outcomes", keys: "alt+r", run: () => togglePanel("runs") },
   { name: "jobs", title: "Background jobs", keys: "alt+j", run: () => togglePanel("jobs") },
   { name: "todos", title: "The model's plan", keys: "alt+p", run: () => togglePanel("todos") },
   { name: "find", title: "Find in the conversation", keys: "mod+f", when: inSession, run: () => openSearch(false) },
   { name: "search", title: "Find in all sessions", keys: "mod+shift+f", run: () => openSearch(true) },
   { name: "queue", title: "Prompts that wait", keys: "alt+q", when: () => document.querySelector(".queue") !== null, run: focusQueue },
   { name: "write", title: "Go to the composer", keys: "alt+w", run: () => focusComposer() },
-  { name: "cancel", title: "Cancel what runs in this session", keys: "alt+x", when: () => isBusy.value, run: () => void say(cancel()) },
-  { name: "summarize", title: "Summarise this session", keys: "alt+u", when: inSession, run: () => void say(summarize()) },
-  { name: "init", title: "Describe this project in a file", keys: "alt+i", run: () => void say(initProject()) },
-  { name: "yolo", title: "Auto-approve: let tools act without asking, or not", keys: "alt+y", run: () => void changeSkip() },
+  { name: "cancel", title: "Cancel all runs of this session", keys: "alt+x", when: () => isBusy.value, run: () => void reportErrors(cancel()) },
+  { name: "summarize", title: "Summarise this session", keys: "alt+u", when: inSession, run: () => void reportErrors(summarize()) },
+  { name: "init", title: "Describe this project for agents", keys: "alt+i", run: () => void reportErrors(initProject()) },
+  { name: "yolo", title: "Auto-approve: on or off", keys: "alt+y", run: () => void changeSkip() },
   { name: "fold", title: "Unfold or fold all tools and thoughts", keys: "alt+o", run: foldAll },
   { name: "columns", title: "Changes in one column or two", keys: "alt+d", run: turnColumns },
-  { name: "notify", title: "Tell me on the desktop when something ends or asks", keys: "alt+a", run: () => void changeAlerts() },
-  { name: "theme", title: "Theme: as the system, light, dark", keys: "alt+l", run: nextTheme },
+  { name: "notify", title: "Desktop notifications: on or off", keys: "alt+a", run: () => void changeAlerts() },
+  { name: "theme", title: "Theme: system, light, dark", keys: "alt+l", run: nextTheme },
   { name: "sidebar", title: "Show or hide the sessions", keys: "alt+b", run: toggleSidebar },
   { name: "help", title: "Keys", keys: "?", run: () => (dialog.value = "help") },
 ];
@@ -56,7 +56,7 @@ const COMMANDS: readonly Command[] = [
 export function startSession(): void {
   drawer.value = false;
   view.value = "chat";
-  void say(newSession()).then(() => focusComposer());
+  void reportErrors(newSession()).then(() => focusComposer());
 }
 
 function rename(): void {
@@ -71,16 +71,16 @@ function focusQueue(): void {
 
 async function changeSkip(): Promise<void> {
   const wants = !skip.value;
-  const text = "Commands run and files change unasked, in every session of this workspace, until it is switched off.";
-  if (wants && !(await ask("Let all tools act without asking?", text, "Act without asking"))) return;
-  if (!(await say(setSkip(wants).then(() => true)))) return;
-  if (wants) toast("warning", "Tools act without asking now.");
-  else toast("info", "Tools ask again.");
+  const text = "Commands run and files change without approval, in every session of this workspace, until it is switched off.";
+  if (wants && !(await ask("Turn auto-approve on?", text, "Turn on"))) return;
+  if (!(await reportErrors(setSkip(wants).then(() => true)))) return;
+  if (wants) toast("warning", "Auto-approve is on.");
+  else toast("info", "Auto-approve is off.");
 }
 
 for (const command of COMMANDS) registerCommand(command);
 
-/** Once, at the start of the page. */
+/** Called once, at the start of the page. */
 export function beginCommands(): () => void {
   const onKey = (event: KeyboardEvent): void => {
     if (event.defaultPrevented || event.isComposing) return;
@@ -95,10 +95,10 @@ export function beginCommands(): () => void {
 
 function mayRun(command: Command, event: KeyboardEvent): boolean {
   const keys = command.keys ?? "";
-  // With the option key people on a Mac write @, [ and much else.
+  // On a Mac, characters such as @ and [ are typed with the Option key.
   const isText = !keys.includes("+") || (isMac && keys.startsWith("alt+"));
   if (isText && isWriting(event.target)) return false;
-  // The browser's own search is a second press away.
+  // A second press opens the browser's own search.
   if (command.name === "find" && event.target instanceof HTMLElement && event.target.closest(".find.here")) return false;
   const isOpen = dialog.value !== null || question.value !== null || document.querySelector("dialog[open]") !== null;
   if (isOpen && command.name !== "theme" && command.name !== "columns" && !(command.name === "commands" && dialog.value)) return false;

@@ -1,4 +1,4 @@
-// Whether the line to the server holds; what was missed while it did not, and that it is all here now.
+// The state of the connection to the server, and a notice about missed events after a reconnect.
 
 import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
@@ -7,7 +7,7 @@ import { connection, cursor, retryNow } from "../store.ts";
 import { Icon } from "./icons.tsx";
 
 const SHOWN_FOR = 6_000;
-/** The last return, for as long as it is shown. */
+/** The last reconnect, while its notice is shown. */
 const back = signal<{ readonly text: string } | null>(null);
 let timer: ReturnType<typeof setTimeout> | undefined;
 let told = 0;
@@ -21,9 +21,9 @@ effect(() => {
   timer = setTimeout(() => (back.value = null), SHOWN_FOR);
 });
 
-/** How the line was found again. Numbers are passed over when a server was killed: their difference counts no events. */
+/** Describes a reconnect. After a crash numbers are skipped, so their difference is not the number of events. */
 export function backAgain({ from, missed, gap }: { readonly from: number; readonly missed: number; readonly gap: boolean }): string {
-  const since = gap ? "everything was read anew" : missed ? "all that came since is here" : "nothing was missed";
+  const since = gap ? "everything was reloaded" : missed ? "missed events were received" : "nothing was missed";
   return `Connected again after event ${from}: ${since}.`;
 }
 
@@ -40,7 +40,7 @@ export function ConnectionMark(): JSX.Element {
   );
 }
 
-/** Below the header: only there while something is to be said. */
+/** The notice below the header. */
 export function ConnectionStrip(): JSX.Element {
   const { state, trouble, since } = connection.value;
   const isLate = useLater(since, 600);
@@ -68,7 +68,7 @@ export function ConnectionStrip(): JSX.Element {
   );
 }
 
-/** Something is shown only when it has lasted: a blink is not worth a word. */
+/** Delays a state change, so that short interruptions are not shown. */
 function useLater(since: number, wait: number): boolean {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

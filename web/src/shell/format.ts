@@ -1,4 +1,4 @@
-// Numbers and times in the words of the terminal app. Pure.
+// Formats numbers and times as the terminal app does. Pure.
 
 export function elapsed(milliseconds: number): string {
   const seconds = Math.floor(Math.max(0, milliseconds) / 1000);
@@ -8,7 +8,7 @@ export function elapsed(milliseconds: number): string {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 }
 
-/** How long ago something was, roughly. */
+/** Formats an approximate age. */
 export function ago(seconds: number): string {
   if (seconds < 60) return "now";
   if (seconds >= 86_400) return `${Math.floor(seconds / 86_400)} d ago`;
@@ -27,14 +27,14 @@ export function money(dollars: number): string {
   return dollars >= 0.005 || dollars === 0 ? `$${dollars.toFixed(2)}` : `$${dollars.toFixed(4)}`;
 }
 
-/** Some stamps are seconds, some milliseconds: the size tells. */
+/** Converts to seconds: some timestamps are in seconds, some in milliseconds, told apart by their size. */
 export const inSeconds = (stamp: number): number => (stamp > 1e11 ? Math.floor(stamp / 1000) : stamp);
 
-export function counted(count: number, one: string, many = `${one}s`): string {
+export function pluralize(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** The heading under which something of that age stands in a list. */
+/** Returns the heading for a date in a list. */
 export function dayOf(stamp: number, now: number): string {
   const day = new Date(stamp * 1000);
   const today = new Date(now * 1000);

@@ -1,12 +1,12 @@
-// The line at the top: where one is, who answers, how full and how dear it is, and whether the line to the server holds.
+// The header: session, model, context usage, cost, and the state of the connection.
 
 import type { JSX } from "preact";
-import { progressOf } from "../cards/facts.ts";
-import { agent, chooseSession, config, others, say, session, sessionId, sessions, skip, workspace } from "../store.ts";
+import { progressOf } from "../cards/tool-data.ts";
+import { agent, chooseSession, config, others, reportErrors, session, sessionId, sessions, skip, workspace } from "../store.ts";
 import { ConnectionMark } from "./connection.tsx";
 import { baseName, money, thousands } from "./format.ts";
 import { Icon } from "./icons.tsx";
-import { meterOf, windowOf } from "./meter.ts";
+import { meterOf, windowOf } from "./context-usage.ts";
 import { dialog, drawer, isNarrow, panel, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
 import type { ViewName } from "./ui.ts";
 
@@ -26,13 +26,13 @@ export function Header(): JSX.Element {
       {sessionId.value && <Views />}
       <div class="bar-facts">
         {skip.value && (
-          <span class="chip warning" data-testid="auto-approve" title="Auto-approve is on: tools do not ask. Alt Y changes that.">
+          <span class="chip warning" data-testid="auto-approve" title="Auto-approve is on: tools act without approval. Alt Y turns it off.">
             <Icon name="warning" small />
-            {isNarrow.value ? "unasked" : "acts without asking"}
+            {isNarrow.value ? "unasked" : "auto-approve"}
           </span>
         )}
         {others.value > 0 && (
-          <span class="chip people-mark" title={`${others.value + 1} screens look at this session`}>
+          <span class="chip people-mark" title={`${others.value + 1} clients show this session`}>
             <Icon name="people" small />
             {others.value + 1}
             <span class="wide-only">here</span>
@@ -60,13 +60,13 @@ export function Header(): JSX.Element {
   );
 }
 
-/** A helper's session leads back to the one that sent it. */
+/** Link from a sub-agent session to its parent. */
 function Parent(): JSX.Element | null {
   const id = session.value?.parent_session_id;
   const parent = id ? sessions.value.find((one) => one.id === id) : undefined;
   if (!parent) return null;
   return (
-    <button type="button" class="button small plain bar-parent" title="Back to the session that sent this helper" onClick={() => void say(chooseSession(parent.id))}>
+    <button type="button" class="button small plain bar-parent" title="Back to the parent session" onClick={() => void reportErrors(chooseSession(parent.id))}>
       <Icon name="back" small />
       <span class="clip">{parent.title}</span>
     </button>
@@ -119,7 +119,7 @@ function MeterMark(): JSX.Element | null {
     <span class={`meter ${meter.level}`} title={words.join(" · ")} role="img" aria-label={`Context: ${words.join(", ")}`}>
       {meter.share !== null && (
         <svg viewBox="0 0 18 18" aria-hidden="true">
-          <circle cx="9" cy="9" r="7" class="meter-ground" />
+          <circle cx="9" cy="9" r="7" class="meter-track" />
           <circle cx="9" cy="9" r="7" class="meter-fill" stroke-dasharray={`${Math.min(1, meter.share) * AROUND} ${AROUND}`} />
         </svg>
       )}

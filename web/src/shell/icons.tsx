@@ -1,4 +1,4 @@
-// The page's own icons: one stroke, one size, no file to fetch.
+// The icons of the page: one stroke width, one size, no files.
 
 import type { JSX } from "preact";
 
@@ -50,7 +50,7 @@ const PATHS = {
 
 export type IconName = keyof typeof PATHS;
 
-/** Never the only sign of anything: what it stands for is said in words beside it, or by the label of its button. */
+/** Never the only indication: a text next to it, or the label of its button, has the same meaning. */
 export function Icon({ name, small }: { name: IconName; small?: boolean }): JSX.Element {
   return (
     <svg class={small ? "icon small" : "icon"} viewBox="0 0 24 24" aria-hidden="true">

@@ -1,4 +1,4 @@
-// Errors in the settings, with file and line, for as long as they are there.
+// Errors in the settings, with file and line.
 
 import type { JSX } from "preact";
 import { workspace } from "../store.ts";

@@ -1,15 +1,15 @@
-// The sessions of the workspace: find one, begin one, rename, delete; helpers stand below the session that sent them.
+// The sessions of the workspace: find, create, rename, delete. Sub-agent sessions are listed below their parent.
 
 import { computed, effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { useNow } from "../panels/now.ts";
+import { useNow } from "../panels/use-now.ts";
 import { openSearch } from "../panels/search.tsx";
-import { attachedTo, chooseSession, deleteSession, permissions, questions, renameSession, runs, say, sessionId, sessions, workspace } from "../store.ts";
+import { attachedTo, chooseSession, deleteSession, permissions, questions, renameSession, runs, reportErrors, sessionId, sessions, workspace } from "../store.ts";
 import type { Session } from "../wire/types.ts";
-import { ago, baseName, counted, inSeconds, money } from "./format.ts";
+import { ago, baseName, pluralize, inSeconds, money } from "./format.ts";
 import { Icon } from "./icons.tsx";
-import { grouped, nested } from "./listing.ts";
+import { groupByDay, buildTree } from "./session-tree.ts";
 import { ask, dialog, drawer, isNarrow, nextTheme, renaming, theme, view } from "./ui.ts";
 import { startSession } from "./commands.ts";
 
@@ -18,7 +18,7 @@ const MOST = 200;
 const busy = computed(() => new Set(runs.value.filter((run) => run.state !== "ended" && run.state !== "folded").map((run) => run.session_id)));
 const asking = computed(() => new Set([...permissions.value, ...questions.value].map((item) => item.session_id)));
 
-/** Where this page was before: the list may still count it there. */
+/** The previous session of this page: the list may still count the page there. */
 let here: string | null = null;
 let before: string | null = null;
 effect(() => {
@@ -77,21 +77,21 @@ export function Sidebar(): JSX.Element {
 
 function List(): JSX.Element {
   const now = useNow(true, 30_000) / 1000;
-  const trees = nested(sessions.value, words.value).slice(0, MOST);
+  const trees = buildTree(sessions.value, words.value).slice(0, MOST);
   return (
     <div class="side-list" data-testid="sessions">
-      {grouped(trees, now).map(([day, items]) => (
+      {groupByDay(trees, now).map(([day, items]) => (
         <section key={day}>
           <h2>{day}</h2>
           <ul>
             {items.map((tree) => (
               <li key={tree.session.id}>
                 <Item session={tree.session} now={now} />
-                {isOpen(tree.session, tree.helpers) && tree.helpers.length > 0 && (
-                  <ul class="helpers">
-                    {tree.helpers.map((helper) => (
-                      <li key={helper.id}>
-                        <Item session={helper} now={now} />
+                {isOpen(tree.session, tree.subagents) && tree.subagents.length > 0 && (
+                  <ul class="subagents">
+                    {tree.subagents.map((subagent) => (
+                      <li key={subagent.id}>
+                        <Item session={subagent} now={now} />
                       </li>
                     ))}
                   </ul>
@@ -101,7 +101,7 @@ function List(): JSX.Element {
           </ul>
         </section>
       ))}
-      {!trees.length && <p class="empty">{words.value ? "No title fits." : "No session yet. Write what you want done."}</p>}
+      {!trees.length && <p class="empty">{words.value ? "No title matches." : "There are no sessions yet. Write a prompt."}</p>}
       {words.value.trim() && (
         <button type="button" class="button plain side-further" data-testid="search-all" onClick={searchAll}>
           <Icon name="search" small /> <span class="clip">Find “{words.value.trim()}” in all conversations</span>
@@ -116,17 +116,17 @@ function searchAll(): void {
   openSearch(true, words.value.trim());
 }
 
-const isOpen = (session: Session, helpers: readonly Session[]): boolean =>
-  session.id === sessionId.value || words.value !== "" || helpers.some((helper) => helper.id === sessionId.value || busy.value.has(helper.id));
+const isOpen = (session: Session, subagents: readonly Session[]): boolean =>
+  session.id === sessionId.value || words.value !== "" || subagents.some((subagent) => subagent.id === sessionId.value || busy.value.has(subagent.id));
 
 function Item({ session, now }: { session: Session; now: number }): JSX.Element {
   const isChosen = session.id === sessionId.value;
-  // The runs tell it. What the session itself says was so when it was read last, and its run may have ended since.
+  // The runs decide. The state in the session dates from its last read, and its run may have ended since.
   const isBusy = busy.value.has(session.id);
   const told = attachedTo.value.get(session.id);
   const others = told === undefined ? session.attached_clients - Number(isChosen || session.id === before) : told - Number(isChosen);
   if (renaming.value === session.id) return <Rename session={session} />;
-  const facts = [ago(now - inSeconds(session.updated_at)), counted(session.message_count, "message"), session.cost ? money(session.cost) : ""];
+  const facts = [ago(now - inSeconds(session.updated_at)), pluralize(session.message_count, "message"), session.cost ? money(session.cost) : ""];
   return (
     <div class={`session ${isChosen ? "chosen" : ""}`} data-testid="session" data-id={session.id}>
       <button type="button" class="session-name" aria-current={isChosen ? "true" : undefined} onClick={() => open(session)}>
@@ -149,9 +149,9 @@ function Item({ session, now }: { session: Session; now: number }): JSX.Element 
 }
 
 function Mark({ isBusy, isAsking, others }: { isBusy: boolean; isAsking: boolean; others: number }): JSX.Element {
-  if (isAsking) return <Sign kind="asks" words="waits for an answer" />;
+  if (isAsking) return <Sign kind="asks" words="waits for approval" />;
   if (isBusy) return <Sign kind="busy" words="busy" />;
-  // An empty place keeps the titles below each other.
+  // An empty element keeps the titles aligned.
   return others > 0 ? <Sign kind="others" words={`${others} attached`} /> : <span class="dot none" />;
 }
 
@@ -166,7 +166,7 @@ function Sign({ kind, words: said }: { kind: string; words: string }): JSX.Eleme
 function open(session: Session): void {
   drawer.value = false;
   if (session.id !== sessionId.value) view.value = "chat";
-  void say(chooseSession(session.id));
+  void reportErrors(chooseSession(session.id));
 }
 
 function Rename({ session }: { session: Session }): JSX.Element {
@@ -176,7 +176,7 @@ function Rename({ session }: { session: Session }): JSX.Element {
     const title = field.current?.value.trim() ?? "";
     if (renaming.value !== session.id) return;
     renaming.value = null;
-    if (title && title !== session.title) void say(renameSession(session.id, title));
+    if (title && title !== session.title) void reportErrors(renameSession(session.id, title));
   };
   return (
     <input
@@ -197,11 +197,11 @@ function Rename({ session }: { session: Session }): JSX.Element {
 }
 
 async function remove(session: Session, isBusy: boolean): Promise<void> {
-  const text = `Its conversation and the history of its files go with it.${isBusy ? " It is busy: what runs is cancelled." : ""}`;
-  if (await ask(`Delete “${session.title}”?`, text, "Delete it")) await say(deleteSession(session.id));
+  const text = `Its messages and its file history are deleted, too.${isBusy ? " Its active runs are cancelled." : ""}`;
+  if (await ask(`Delete “${session.title}”?`, text, "Delete it")) await reportErrors(deleteSession(session.id));
 }
 
-const THEMES = { auto: ["auto", "Theme: as the system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] } as const;
+const THEMES = { auto: ["auto", "Theme: system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] } as const;
 
 function Foot(): JSX.Element {
   const [icon, label] = THEMES[theme.value];

@@ -7,14 +7,14 @@ import { Icon } from "./icons.tsx";
 const LASTS = { info: 5_000, success: 4_000, warning: 9_000, error: 12_000 } as const;
 const ICONS = { info: "spark", success: "check", warning: "warning", error: "warning" } as const;
 
-/** Above everything, dialogs too: what went wrong in one is said here. */
+/** Toasts, above everything including dialogs, because they report errors of dialogs, too. */
 export function Toasts(): JSX.Element {
   const self = useRef<HTMLDivElement>(null);
   const latest = toasts.value.at(-1)?.id;
   useLayoutEffect(() => {
     const place = self.current;
     if (!place || typeof place.showPopover !== "function") return;
-    // Whoever is shown last lies above the others.
+    // The last popover shown is on top.
     if (place.matches(":popover-open")) place.hidePopover();
     if (latest !== undefined) place.showPopover();
   }, [latest]);

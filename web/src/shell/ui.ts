@@ -1,4 +1,4 @@
-// What the page shows of itself: which view, which panel, which dialog. Nothing of it reaches the server.
+// State of the user interface: view, panel, dialog. It is never sent to the server.
 
 import { computed, signal } from "@preact/signals";
 
@@ -16,22 +16,22 @@ export interface Question {
 }
 
 const narrow = typeof matchMedia === "function" ? matchMedia("(max-width: 859px)") : null;
-/** A keyboard on glass: Enter is a new line there, and a button sends. */
+/** A touch keyboard: Enter inserts a new line, and a button sends. */
 export const isTouch = typeof matchMedia === "function" && matchMedia("(pointer: coarse) and (hover: none)").matches;
 const dark = typeof matchMedia === "function" ? matchMedia("(prefers-color-scheme: dark)") : null;
 
 export const view = signal<ViewName>("chat");
 export const panel = signal<PanelName | null>(null);
 export const dialog = signal<DialogName | null>(null);
-/** Asked before something that cannot be taken back. */
+/** The open confirmation of an irreversible action. */
 export const question = signal<Question | null>(null);
 export const isNarrow = signal(narrow?.matches ?? false);
-/** On a small screen the list of sessions is a drawer, otherwise a column that can be put away. */
+/** On a small screen the session list is a drawer, otherwise a column that can be hidden. */
 export const drawer = signal(false);
 export const sidebar = signal(stored("sidebar") !== "away");
-/** Which run the timeline shows more of. */
+/** The run whose details the timeline shows. */
 export const chosenRun = signal<string | null>(null);
-/** Which session is being renamed in the list. */
+/** The session that is being renamed in the list. */
 export const renaming = signal<string | null>(null);
 export const theme = signal<Theme>(themeOf(stored("theme")));
 const prefersDark = signal(dark?.matches ?? false);
@@ -45,7 +45,7 @@ dark?.addEventListener("change", (event) => {
   prefersDark.value = event.matches;
 });
 
-/** Ask before something that cannot be taken back. */
+/** Requests confirmation of an irreversible action. */
 export function ask(title: string, text: string, confirm: string, danger = true): Promise<boolean> {
   question.value?.answer(false);
   return new Promise((resolve) => {
@@ -85,7 +85,7 @@ function themeOf(text: string): Theme {
   return text === "light" || text === "dark" ? text : "auto";
 }
 
-/** Small wishes about looks are kept in the browser; it may forbid that. */
+/** Display preferences are stored in the browser, which may forbid it. */
 export function stored(name: string): string {
   try {
     return localStorage.getItem(`holdfast-${name}`) ?? "";
@@ -98,6 +98,6 @@ export function store(name: string, value: string): void {
   try {
     localStorage.setItem(`holdfast-${name}`, value);
   } catch {
-    // Then it lasts as long as the page.
+    // The preference lasts until the page is closed.
   }
 }

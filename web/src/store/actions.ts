@@ -1,5 +1,5 @@
-/** What a person can ask for. All of these throw `Problem`; `say` makes a note of it instead. Nothing is shown before
- * the server has said that it is so: its events come at once. */
+/** Actions of the user. All of them throw `Problem`; `reportErrors` shows it as a toast instead. The state changes only with
+ * the events of the server, which follow at once. */
 
 import { api, Problem } from "../wire/http.ts";
 import type {
@@ -30,13 +30,13 @@ import type {
   Via,
   Workspace,
 } from "../wire/types.ts";
-import * as composing from "./composing.ts";
-import { readAgent, readJobs } from "./aside.ts";
-import { chooseSession } from "./link.ts";
+import * as composing from "./composer-state.ts";
+import { readAgent, readJobs } from "./polling.ts";
+import { chooseSession } from "./connection.ts";
 import { at, newId } from "./paths.ts";
 import * as state from "./state.ts";
 
-export { chooseSession, openDirectory, retryNow } from "./link.ts";
+export { chooseSession, openDirectory, retryNow } from "./connection.ts";
 
 const TRIES = 3;
 const attached = new Map<string, readonly Attachment[]>();
@@ -48,8 +48,8 @@ const ofRun = (id: string, path = ""): string => at(`/runs/${encodeURIComponent(
 const mine = (): { client_id: string } => ({ client_id: state.clientId.value });
 const answering = (): { client_id: string; via: Via } => ({ ...mine(), via: "page" });
 
-/** Waits for something and says what went wrong with it, if something did. */
-export async function say<T>(work: Promise<T>, title?: string): Promise<T | undefined> {
+/** Awaits an action and shows its error, if any. */
+export async function reportErrors<T>(work: Promise<T>, title?: string): Promise<T | undefined> {
   try {
     return await work;
   } catch (error) {
@@ -68,7 +68,7 @@ export const renameSession = (id: string, title: string): Promise<Session> =>
 
 export const deleteSession = (id: string): Promise<void> => api.del(inSession(id));
 
-/** The session at hand; one is made if there is none yet. What was written stays in the composer meanwhile. */
+/** Returns the current session; creates one if there is none. The text stays in the composer meanwhile. */
 async function someSession(): Promise<string> {
   const here = state.chosenId.value;
   if (here !== null) return here;
@@ -101,7 +101,7 @@ export interface PromptOptions {
   readonly yolo?: boolean;
 }
 
-/** Sends a prompt; the first one makes the session. Its id is made here, so that sending it again starts nothing twice. */
+/** Sends a prompt; the first one creates the session. The run id is created here, so that a retry is safe. */
 export async function prompt(text: string, options: PromptOptions = {}): Promise<Accepted> {
   const session_id = await someSession();
   const attachments = options.attachments ?? [];
@@ -114,7 +114,7 @@ export async function prompt(text: string, options: PromptOptions = {}): Promise
     ...(attachments.length > 0 ? { attachments } : {}),
     ...(options.yolo ? { yolo: true } : {}),
   };
-  // Whether the last attempt at the very same was accepted nobody knows: under the same id it cannot begin twice.
+  // The outcome of the last attempt is unknown: the same run id prevents a second run.
   const key = JSON.stringify(body);
   const run_id = unanswered?.key === key ? unanswered.run_id : newId();
   keepFiles(run_id, attachments);
@@ -132,14 +132,14 @@ export async function prompt(text: string, options: PromptOptions = {}): Promise
   }
 }
 
-/** Files of a prompt that waits come back with it; those of others are let go. */
+/** Restores the attachments of a queued prompt; drops those of other clients. */
 function keepFiles(run: string, attachments: readonly Attachment[]): void {
   const open = new Set(state.runs.value.filter((one) => one.state !== "ended").map((one) => one.run_id));
   for (const known of [...attached.keys()]) if (!open.has(known)) attached.delete(known);
   if (attachments.length > 0) attached.set(run, attachments);
 }
 
-/** Stops all that is in the session. Prompts of this page that waited come back into the composer. */
+/** Cancels all runs of the session. Queued prompts of this page return to the composer. */
 export async function cancel(): Promise<void> {
   const session = state.sessionId.value;
   if (session === null) return;
@@ -152,13 +152,13 @@ export async function cancel(): Promise<void> {
 
 export const cancelRun = (id: string): Promise<Run> => api.post<Run>(at(`/runs/${encodeURIComponent(id)}/cancel`, mine()));
 
-/** Takes a waiting prompt back into the composer. */
+/** Moves a queued prompt back to the composer. */
 export async function editQueued(run: Run): Promise<void> {
   await cancelRun(run.run_id);
   composing.insertIntoComposer(run.prompt ?? "", attached.get(run.run_id) ?? []);
 }
 
-/** `place` counts those that wait, from 0. */
+/** `place` is the index in the queue. */
 export const moveQueued = (id: string, place: number): Promise<Run> => api.patch<Run>(ofRun(id), { position: place });
 
 export const redeliver = (id: string, delivery: "steer" | "queue"): Promise<Run> =>
@@ -177,7 +177,7 @@ export interface RunsAsked {
 
 export const listRuns = (asked: RunsAsked = {}): Promise<readonly Run[]> => api.get(at("/runs", { ...asked }));
 
-/** Runs a command that a person typed; the model sees it with its next step. */
+/** Runs a shell command of the user; the model sees it with its next step. */
 export async function runShell(command: string): Promise<ShellResult> {
   const session = await someSession();
   state.shell.value = command;
@@ -193,9 +193,9 @@ export async function initProject(): Promise<void> {
   await prompt(start.prompt);
 }
 
-// Asks.
+// Requests.
 
-/** False: somebody was quicker, and `answers` says who. */
+/** Returns false if another client was first; `answers` contains its answer. */
 export async function answerPermission(ask: PermissionRequest, action: GrantAction, reason = ""): Promise<boolean> {
   const body = { permission: ask, action, ...(reason ? { reason } : {}) };
   return (await api.post<{ resolved: boolean }>(at("/permissions/grant", answering()), body)).resolved;
@@ -243,7 +243,7 @@ export const setTrust = (trusted: boolean, digest: string): Promise<TrustBody> =
 export const sandbox = (): Promise<SandboxState> => api.get(at("/sandbox"));
 export const stats = (): Promise<Stats> => api.get(at("/stats"));
 
-// Jobs, files, what was.
+// Jobs, files, history.
 
 export async function loadJobs(): Promise<readonly Job[]> {
   await readJobs();
@@ -282,23 +282,23 @@ export const getLog = (asked: LogAsked): Promise<LogPage> => api.get(at("/log", 
 export const listWorkspaces = (): Promise<readonly Workspace[]> => api.get("/workspaces");
 export const messagesOf = (session: string): Promise<readonly Message[]> => api.get(inSession(session, "/messages"));
 
-/** What was asked here before, for the composer's history. */
+/** Loads the earlier prompts of the session into the history of the composer. */
 export async function rememberPrompts(): Promise<void> {
   const messages = await api.get<readonly Message[]>(at("/messages/user"));
   const texts = messages.slice(0, 500).map((message) =>
     message.parts.map((part) => (part.type === "text" ? part.data.text : "")).join("").trim(),
   );
-  // The server tells the newest first; of two that are alike the newer counts. What only this page knows came last.
+  // The server returns the newest first; of duplicates the newer is kept. Prompts of this page are the newest.
   const known = [...new Set(texts)].filter((one) => one !== "").reverse();
   composing.sent.value = [...known, ...composing.sent.value.filter((one) => !known.includes(one))];
 }
 
-/** The files that a prompt can name. */
+/** Returns the files that a prompt can mention. */
 export const listFiles = (): Promise<{ readonly files: readonly string[]; readonly is_cut?: boolean }> => api.get(at("/files"));
 
-/** All that can be sent as `/name`: the server knows what it stands for. */
+/** Returns the commands that can be sent as `/name`; the server expands them. */
 export const listCommands = (): Promise<readonly CommandNote[]> => api.get(at("/commands"));
 export const listAgents = (): Promise<readonly AgentNote[]> => api.get(at("/agents"));
 
-/** A file of the workspace, to be sent along with a prompt. */
+/** Returns a file of the workspace as an attachment. */
 export const readFile = (path: string): Promise<Attachment> => api.get(at("/files/read", { path }));

@@ -1,22 +1,22 @@
-/** Everything that can be done, by name: for the palette, and for `/` in the composer. */
+/** All commands by name, for the palette and for `/` in the composer. */
 
 import { signal } from "@preact/signals";
 
 export interface Command {
-  /** What one writes after the slash. */
+  /** The name after the slash. */
   readonly name: string;
   readonly title: string;
-  /** How the key is written for people, if there is one. */
+  /** The key as displayed, if there is one. */
   readonly keys?: string;
-  /** Runs the command; `argument` is what stood behind its name in the composer. */
+  /** Runs the command; `argument` is the text after its name in the composer. */
   run(argument?: string): void;
-  /** Whether it makes sense now. */
+  /** True if it is available now. */
   when?(): boolean;
 }
 
 export const commands = signal<readonly Command[]>([]);
 
-/** A command of the same name is replaced. */
+/** Registers a command; one with the same name is replaced. */
 export function registerCommand(command: Command): void {
   commands.value = [...commands.value.filter((one) => one.name !== command.name), command];
 }

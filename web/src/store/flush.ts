@@ -1,4 +1,4 @@
-/** What changed since the page was drawn last, brought to the signals once a frame: a hundred tokens are one drawing. */
+/** Copies changes to the signals once per frame: a hundred tokens are one rendering. */
 
 import { batch } from "@preact/signals";
 import type { View } from "../fold/view.ts";
@@ -6,11 +6,11 @@ import type { Message, Session } from "../wire/types.ts";
 import * as state from "./state.ts";
 
 /** The parts of the page that may have changed. */
-export class Dirt {
+export class PendingUpdates {
   readonly messages = new Set<string>();
-  /** Calls that printed something, with the messages that called. */
+  /** Calls with new output, with the messages that contain them. */
   readonly outputs = new Map<string, string>();
-  readonly helpers = new Set<string>();
+  readonly subagents = new Set<string>();
   order = false;
   sessions = false;
   runs = false;
@@ -18,10 +18,10 @@ export class Dirt {
   notices = false;
 }
 
-/** Drawings are at least so far apart, in milliseconds: every second frame of most screens. Nobody reads faster. */
+/** Minimum distance of two renderings in milliseconds: every second frame of most screens. */
 const APART = 25;
 
-/** Calls `work` before one of the next drawings, or soon if the page is not drawn at all. */
+/** Calls `work` before one of the next frames, or soon if the page is not rendered at all. */
 export class Frames {
   private isWaiting = false;
   private last = -APART;
@@ -48,13 +48,13 @@ export class Frames {
       this.last = now;
       go();
     };
-    // A page in the background gets no frames; what it knows still has to be right.
+    // A page in the background gets no frames; its state must still be current.
     const timer = setTimeout(go, 200);
     if (typeof requestAnimationFrame === "function") requestAnimationFrame(frame);
   }
 }
 
-/** Which message made a call, and so gets its result. Models may use an id again: the latest call of that id counts. */
+/** The message of each call, which receives its result. Models may reuse an id: the latest call with it counts. */
 export class Callers {
   private readonly latest = new Map<string, string>();
   private readonly settled = new Map<string, string>();
@@ -63,7 +63,7 @@ export class Callers {
     for (const part of message.parts) if (part.type === "tool_call") this.latest.set(part.data.id, message.id);
   }
 
-  /** A result that is told again stays with its call. */
+  /** A repeated result stays with its call. */
   of(result: string, call: string): string {
     const key = `${result}/${call}`;
     const found = this.settled.get(key) ?? this.latest.get(call) ?? "";
@@ -72,10 +72,10 @@ export class Callers {
   }
 }
 
-/** What helpers had said before anybody looked, by session; the view has what came since. */
+/** Messages of sub-agents from before they were shown, by session; the view has the later ones. */
 export type Earlier = Map<string, Map<string, Message>>;
 
-function helperMessages(view: View, earlier: Earlier, session: string): readonly Message[] {
+function subagentMessages(view: View, earlier: Earlier, session: string): readonly Message[] {
   const known = new Map(earlier.get(session));
   for (const message of view.messages(session)) known.set(message.id, message);
   return [...known.values()];
@@ -84,23 +84,23 @@ function helperMessages(view: View, earlier: Earlier, session: string): readonly
 const latestFirst = (a: Session, b: Session): number =>
   b.updated_at - a.updated_at || b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
 
-export function flush(view: View, dirt: Dirt, earlier: Earlier, callers: Callers): void {
+export function flush(view: View, pendingUpdates: PendingUpdates, earlier: Earlier, callers: Callers): void {
   batch(() => {
-    if (dirt.sessions) state.sessions.value = [...view.sessions.values()].sort(latestFirst);
-    if (dirt.runs) state.runs.value = [...view.runs.values()];
-    if (dirt.asks) {
+    if (pendingUpdates.sessions) state.sessions.value = [...view.sessions.values()].sort(latestFirst);
+    if (pendingUpdates.runs) state.runs.value = [...view.runs.values()];
+    if (pendingUpdates.asks) {
       state.permissions.value = [...view.permissions.values()];
       state.questions.value = [...view.questions.values()];
     }
-    if (dirt.notices) state.notices.value = [...view.notices];
+    if (pendingUpdates.notices) state.notices.value = [...view.notices];
     state.cursor.value = view.cursor;
     state.workspace.value = view.workspace;
-    flushMessages(view, dirt, callers);
-    for (const session of dirt.helpers) {
+    flushMessages(view, pendingUpdates, callers);
+    for (const session of pendingUpdates.subagents) {
       const [message = "", call = ""] = session.split("$$");
-      state.helperOf(message, call).value = helperMessages(view, earlier, session);
+      state.subagentOf(message, call).value = subagentMessages(view, earlier, session);
     }
-    for (const [call, message] of dirt.outputs) state.outputOf(message, call).value = view.outputs.get(call) ?? "";
+    for (const [call, message] of pendingUpdates.outputs) state.outputOf(message, call).value = view.outputs.get(call) ?? "";
   });
 }
 
@@ -113,18 +113,18 @@ function flushResults(message: Message, callers: Callers): void {
   }
 }
 
-function flushMessages(view: View, dirt: Dirt, callers: Callers): void {
+function flushMessages(view: View, pendingUpdates: PendingUpdates, callers: Callers): void {
   const session = state.sessionId.value;
   if (session === null) {
     if (state.messageIds.value.length > 0) state.messageIds.value = [];
     return;
   }
-  for (const id of dirt.messages) {
+  for (const id of pendingUpdates.messages) {
     const message = view.message(session, id);
     state.messageOf(id).value = message;
     if (message === undefined) continue;
     if (message.role === "assistant") callers.note(message);
     else if (message.role === "tool") flushResults(message, callers);
   }
-  if (dirt.order) state.messageIds.value = view.messageIds(session);
+  if (pendingUpdates.order) state.messageIds.value = view.messageIds(session);
 }

@@ -1,4 +1,4 @@
-/** Addresses below `/v1`, and ids that nobody else has. */
+/** URLs below `/v1`, and unique ids. */
 
 import { workspace } from "./state.ts";
 
@@ -9,7 +9,7 @@ export function newId(): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20)}`;
 }
 
-/** The address of something in the workspace, below `/v1`. */
+/** Returns the URL of a resource in the workspace, below `/v1`. */
 export function at(path = "", query: Readonly<Record<string, string | number | undefined>> = {}): string {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   const words = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();

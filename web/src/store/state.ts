@@ -1,4 +1,4 @@
-/** What the page knows, as signals. Only the link and the actions write them; components read. */
+/** The state of the page as signals. Only the connection and the actions write them; components read. */
 
 import { computed, signal, type ReadonlySignal, type Signal } from "@preact/signals";
 import type {
@@ -20,18 +20,18 @@ import type {
 
 export type ConnectionState = "connecting" | "live" | "broken" | "signed-out" | "gone";
 
-/** `signed-out`: the token is missing or refused, a new link is needed. `gone`: there is no such workspace any more. */
+/** `signed-out`: the token is missing or refused, a new link is needed. `gone`: the workspace no longer exists. */
 export interface Connection {
   readonly state: ConnectionState;
-  /** Since when it is in this state, Unix milliseconds. */
+  /** Start of this state, Unix milliseconds. */
   readonly since: number;
-  /** Why it is not live, for people. */
+  /** Reason for a state other than live, for the user. */
   readonly trouble: string;
-  /** When the next attempt is made, Unix milliseconds; 0 while one is under way. */
+  /** Time of the next attempt, Unix milliseconds; 0 during an attempt. */
   readonly retryAt: number;
-  /** After how many failed attempts. */
+  /** Number of failed attempts. */
   readonly attempts: number;
-  /** The number after which the stream was taken up again, and how many events had been missed; null at first. */
+  /** The number after which the stream was resumed, and the number of missed events; null at first. */
   readonly resumed: { readonly from: number; readonly missed: number; readonly at: number; readonly gap: boolean } | null;
 }
 
@@ -52,51 +52,51 @@ export const connection = signal<Connection>({
 });
 export const clientId = signal("");
 export const workspace = signal<Workspace | null>(null);
-/** All sessions, those of helpers too, latest change first. */
+/** All sessions including those of sub-agents, latest change first. */
 export const sessions = signal<readonly Session[]>([]);
-/** The session that is looked at; null is a new one that has no prompt yet. */
+/** The shown session; null is a new one without a prompt. */
 export const sessionId = signal<string | null>(null);
-/** The session that was chosen last, also while it is still being read: what is written and sent now is meant for it. */
+/** The selected session, also while it is loading: prompts sent now belong to it. */
 export const chosenId = signal<string | null>(null);
-/** True while the messages of a chosen session are being fetched. */
+/** True while the messages of a selected session are loading. */
 export const loading = signal(true);
-/** The runs that have not ended and the last that have, in the order of their acceptance, of all sessions. */
+/** The open runs and the last ended ones of all sessions, in the order of their acceptance. */
 export const runs = signal<readonly Run[]>([]);
 export const permissions = signal<readonly PermissionRequest[]>([]);
 export const questions = signal<readonly QuestionRequest[]>([]);
-/** What became of asks, by their ids: of all that were closed since the page was opened. */
+/** Outcomes of requests by id, since the page was opened. */
 export const answers = signal<ReadonlyMap<string, PermissionNotification | QuestionNotification>>(new Map());
 /** Background jobs, newest first. */
 export const jobs = signal<readonly Job[]>([]);
 export const providers = signal<readonly Provider[]>([]);
 export const agent = signal<AgentInfo | null>(null);
-/** Whether tools act without asking. */
+/** True if tools act without approval. */
 export const skip = signal(false);
-/** How many other screens look at the same session. */
+/** Number of other clients that show the same session. */
 export const others = signal(0);
-/** How many screens look at each session, as far as events told; the session itself knows how many did at first. */
+/** Number of clients per session, as far as reported by events; the session contains the initial number. */
 export const attachedTo = signal<ReadonlyMap<string, number>>(new Map());
-/** What the engine said last of the run at hand (asked again, key refused), until the run goes on. */
+/** The last notice of the engine about the current run (retry, refused key), until the run continues. */
 export const notice = signal<AgentNotice | null>(null);
-/** The newest notices of the engine, oldest first. */
+/** The latest notices of the engine, oldest first. */
 export const notices = signal<readonly AgentNotice[]>([]);
 export const toasts = signal<readonly Toast[]>([]);
-/** A command that somebody here runs in the shell; empty when none does. */
+/** The running shell command of this page; empty if there is none. */
 export const shell = signal("");
-/** The last durable event number that is part of what is shown. */
+/** The number of the last applied durable event. */
 export const cursor = signal(0);
-/** Grows by one with each file event of the current session: read the history again. */
+/** Incremented by each file event of the current session, to fetch the history again. */
 export const filesChanged = signal(0);
-/** The order of the waiting runs where it was changed by hand: run id to place. */
+/** Positions of queued runs that were moved, by run id. */
 export const order = signal<ReadonlyMap<string, number>>(new Map());
 
 export const config: ReadonlySignal<Config> = computed(() => workspace.value?.config ?? {});
-/** The file in which a project is described for whoever comes next. */
+/** The file that describes the project for agents. */
 export const guide: ReadonlySignal<string> = computed(() => String(config.value.options?.["initialize_as"] || "AGENTS.md"));
 export const session: ReadonlySignal<Session | null> = computed(
   () => sessions.value.find((one) => one.id === sessionId.value) ?? null,
 );
-/** The runs of the session at hand that have not ended: the head, then those that wait, in order. */
+/** The open runs of the current session: the head, then the queued ones in order. */
 export const openRuns: ReadonlySignal<readonly Run[]> = computed(() => {
   const places = order.value;
   const last = places.size;
@@ -114,23 +114,23 @@ export const openRuns: ReadonlySignal<readonly Run[]> = computed(() => {
 export const queue: ReadonlySignal<readonly Run[]> = computed(() =>
   openRuns.value.filter((run) => run.state === "waiting"),
 );
-/** The run that works, or begins to; null when the session is idle. */
+/** The active or starting run; null when the session is idle. */
 export const head: ReadonlySignal<Run | null> = computed(
   () => openRuns.value.find((run) => run.state !== "waiting") ?? null,
 );
 export const isBusy: ReadonlySignal<boolean> = computed(() => openRuns.value.length > 0);
-/** The tool calls of the session at hand that wait for somebody's answer. */
-export const askedCalls: ReadonlySignal<ReadonlySet<string>> = computed(
+/** The tool calls of the current session that wait for an approval. */
+export const waitingCalls: ReadonlySignal<ReadonlySet<string>> = computed(
   () => new Set([...permissions.value, ...questions.value].filter((ask) => ask.session_id === sessionId.value).map((ask) => ask.tool_call_id)),
 );
 
-/** The ids of the current session's messages, in order. Changes only when one comes or goes. */
+/** The message ids of the current session, in order. Changes only when a message is added or removed. */
 export const messageIds = signal<readonly string[]>([]);
 
 const messageSignals = new Map<string, Signal<Message | undefined>>();
 const resultSignals = new Map<string, Signal<ToolResult | undefined>>();
 const outputSignals = new Map<string, Signal<string>>();
-const helperSignals = new Map<string, Signal<readonly Message[]>>();
+const subagentSignals = new Map<string, Signal<readonly Message[]>>();
 
 function kept<T>(known: Map<string, Signal<T>>, key: string, first: T): Signal<T> {
   let found = known.get(key);
@@ -141,29 +141,29 @@ function kept<T>(known: Map<string, Signal<T>>, key: string, first: T): Signal<T
   return found;
 }
 
-/** One message of the current session; it changes at most once a frame. */
+/** A message of the current session; it changes at most once per frame. */
 export const messageOf = (id: string): Signal<Message | undefined> => kept(messageSignals, id, undefined);
-/** What a tool call answered, by the message that called: some models use the same ids again. Undefined while it works. */
+/** The result of a tool call, by the message with the call: some models reuse ids. Undefined while it runs. */
 export const resultOf = (message: string, call: string): Signal<ToolResult | undefined> =>
   kept(resultSignals, `${message}/${call}`, undefined);
-/** The newest of what a tool that still works has printed. */
+/** The latest output of a running tool. */
 export const outputOf = (message: string, call: string): Signal<string> => kept(outputSignals, `${message}/${call}`, "");
-/** The messages of the helper that a call has sent, by the helper's session. */
-export const helperOf = (message: string, call: string): Signal<readonly Message[]> =>
-  kept(helperSignals, helperSession(message, call), []);
+/** The messages of a sub-agent, by its session. */
+export const subagentOf = (message: string, call: string): Signal<readonly Message[]> =>
+  kept(subagentSignals, subagentSession(message, call), []);
 
-export const helperSession = (message: string, call: string): string => `${message}$$${call}`;
+export const subagentSession = (message: string, call: string): string => `${message}$$${call}`;
 
-/** Begin anew: another session is looked at. The signals are emptied, not replaced: somebody may hold them. */
+/** Resets the messages for another session. The signals are emptied, not replaced, because components hold them. */
 export function forgetMessages(): void {
   for (const one of messageSignals.values()) one.value = undefined;
   for (const one of resultSignals.values()) one.value = undefined;
   for (const one of outputSignals.values()) one.value = "";
-  for (const one of helperSignals.values()) one.value = [];
+  for (const one of subagentSignals.values()) one.value = [];
   messageSignals.clear();
   resultSignals.clear();
   outputSignals.clear();
-  helperSignals.clear();
+  subagentSignals.clear();
 }
 
 let toastCount = 0;

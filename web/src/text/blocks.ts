@@ -1,7 +1,7 @@
-/** Markdown that grows, cut into blocks: closed ones never change again, only the open tail is drawn anew. Pure.
+/** Splits growing Markdown into blocks: closed ones never change, only the open tail is rendered again. Pure.
  *
- * Every line is looked at once, whatever stands before it. The cuts are where Markdown ends a block anyway; a list
- * that grows long is cut between its items, and a table between its rows, because their end may never come. */
+ * Each line is processed once. Blocks are split where Markdown ends them; a long list is also split between its
+ * items and a long table between its rows, because they may never end. */
 
 export type Block =
   | { readonly kind: "markdown"; readonly text: string }
@@ -23,33 +23,33 @@ interface Fence {
   readonly indent: number;
 }
 
-/** Splits a text that only ever grows. */
+/** Splits a text that only grows. */
 export class BlockStream {
-  /** The blocks that are closed; the array grows, its members never change. */
+  /** The closed blocks; the array grows, its members never change. */
   readonly closed: Block[] = [];
-  /** Definitions of links, which may stand anywhere and count everywhere. */
+  /** Link definitions, which may appear anywhere and apply everywhere. */
   readonly definitions: string[] = [];
 
   private text = "";
-  /** Where the open block begins. */
+  /** Start of the open block. */
   private start = 0;
-  /** Up to where whole lines have been looked at. */
+  /** End of the processed complete lines. */
   private seen = 0;
   private fence: Fence | null = null;
   private codeStart = 0;
   private inner = "";
   private isList = false;
-  /** The first two lines of an open table; they stand above each of its pieces. */
+  /** The first two lines of an open table, repeated above each of its pieces. */
   private heading = "";
   private prefix = "";
   private wasBlank = false;
   private isDone = false;
 
-  /** Takes the whole text so far. Whether it went on from what was known; if not, everything is begun anew. */
+  /** Processes the whole text so far. Returns false if it does not continue the known text and everything restarts. */
   feed(text: string, isDone = false): boolean {
-    // The same beginning is taken for granted while the text grows; that it shrinks tells of another text.
-    const goesOn = text.length >= this.text.length && this.sameEnd(text);
-    if (!goesOn) this.reset();
+    // An equal beginning is assumed while the text grows; a shorter text is a different one.
+    const continues = text.length >= this.text.length && this.sameEnd(text);
+    if (!continues) this.reset();
     this.text = text;
     let end = text.indexOf("\n", this.seen);
     while (end >= 0) {
@@ -58,10 +58,10 @@ export class BlockStream {
       end = text.indexOf("\n", this.seen);
     }
     this.isDone = isDone;
-    return goesOn;
+    return continues;
   }
 
-  /** What is still open; null if nothing is. */
+  /** The open block, or null. */
   get tail(): Block | null {
     if (this.fence !== null) {
       const text = this.text.slice(this.codeStart);
@@ -114,7 +114,7 @@ export class BlockStream {
     this.begin(after);
   }
 
-  /** In a fence that belongs to an item of a list or to a quotation. */
+  /** Inside a fence that belongs to a list item or a quotation. */
   private inInner(line: string): void {
     if (ends(line.trim(), this.inner)) this.inner = "";
   }
@@ -161,7 +161,7 @@ export class BlockStream {
 
   private openFence(opened: RegExpExecArray, from: number, after: number): void {
     const [, indent = "", sign = "", info = ""] = opened;
-    // Backticks in the words after the sign: it is code within a line.
+    // Backticks in the info string: it is inline code.
     if (sign.startsWith("`") && info.includes("`")) return;
     this.close(from);
     const language = info.trim().split(/[\s{,]/)[0] ?? "";
@@ -187,7 +187,7 @@ function ends(line: string, sign: string): boolean {
   return bare.length >= sign.length && bare === sign.charAt(0).repeat(bare.length) && /^ {0,3}\S/.test(line);
 }
 
-/** All blocks of a text that has come to its end. */
+/** Returns all blocks of a complete text. */
 export function blocksOf(text: string): readonly Block[] {
   const stream = new BlockStream();
   stream.feed(text, true);
@@ -195,8 +195,8 @@ export function blocksOf(text: string): readonly Block[] {
   return tail === null ? stream.closed : [...stream.closed, tail];
 }
 
-/** Closes what a line has opened and not closed yet, so that its signs do not stand there until the rest comes. */
-export function mended(tail: string): string {
+/** Closes inline markup that a growing line has opened, so that its delimiters are not visible. */
+export function closeInline(tail: string): string {
   const cut = tail.lastIndexOf("\n\n");
   const last = tail.slice(cut < 0 ? 0 : cut);
   if (last.length > 4_000) return tail;

@@ -1,12 +1,12 @@
-/** A block of code: coloured once it is closed, copied with one button, and cheap while it still grows. */
+/** A code block: highlighted once it is closed, with a copy button, and cheap to update while it grows. */
 
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { CopyButton } from "../chat/copybutton.tsx";
+import { CopyButton } from "../chat/copy-button.tsx";
 import { fragmentOf, highlightLines, type Line } from "./highlight.ts";
 
 const PIECE = 4_000;
-/** How many lines stand together. */
+/** Lines per piece. */
 const LINES = 50;
 
 export interface CodeProps {
@@ -30,7 +30,7 @@ export function CodeBlock({ text, language, isOpen = false }: CodeProps): JSX.El
   );
 }
 
-/** Long code stands in pieces: those out of sight are not laid out, and colours come to one piece after the other. */
+/** Long code in pieces: invisible ones are not laid out, and the pieces are highlighted one after the other. */
 function Closed({ text, language }: { text: string; language: string }): JSX.Element {
   const code = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
@@ -65,7 +65,7 @@ function colour(code: HTMLElement, lines: readonly Line[], at: number, wanted: A
   whenIdle(() => colour(code, lines, at + 1, wanted), wanted);
 }
 
-/** Text that is only ever appended to, in pieces that are laid out for themselves: the next token costs the same. */
+/** Append-only text in separately laid out pieces, so that the cost of a token does not depend on the length. */
 export function Growing({ text, as = "code" }: { text: string; as?: "code" | "p" }): JSX.Element {
   const code = useRef<HTMLElement>(null);
   const shown = useRef(0);
@@ -91,7 +91,7 @@ function grow(element: HTMLElement, fresh: string): void {
       piece = document.createElement("span");
       element.append(piece);
     }
-    // A piece ends with a line, so that it can be a box of its own.
+    // A piece ends with a line, so that it can be a separate box.
     const size = Number(piece.getAttribute("data-size"));
     const cut = size > PIECE ? rest.indexOf("\n") + 1 : rest.indexOf("\n", PIECE - size) + 1;
     const part = cut > 0 ? rest.slice(0, cut) : rest;

@@ -1,4 +1,4 @@
-/** Signs that are written by name, as Markdown allows: the ones people use, and all numbers. Pure. */
+/** Decodes named and numeric character references of Markdown: the common names and all numbers. Pure. */
 
 const NAMES: Readonly<Record<string, string>> = {
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", reg: "®", trade: "™", hellip: "…", mdash: "—", ndash: "–",
@@ -8,7 +8,7 @@ const NAMES: Readonly<Record<string, string>> = {
 };
 const NAMED = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z][a-zA-Z0-9]{1,8}));/g;
 
-export function decoded(text: string): string {
+export function decodeEntities(text: string): string {
   if (!text.includes("&")) return text;
   return text.replace(NAMED, (whole, decimal?: string, hex?: string, name?: string) => {
     if (name !== undefined) return Object.hasOwn(NAMES, name) ? (NAMES[name] ?? whole) : whole;

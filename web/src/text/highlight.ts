@@ -1,4 +1,4 @@
-/** Colours for code, as plain tokens: nothing of it goes through HTML. What is too long stays as it is. */
+/** Syntax highlighting as plain tokens, never as HTML. Code beyond a limit stays plain. */
 
 export interface Token {
   readonly text: string;
@@ -8,7 +8,7 @@ export interface Token {
 
 export type Line = readonly Token[];
 
-/** What is longer is not coloured: it would hold up the page. */
+/** Longer code is not highlighted, because it would block the page. */
 export const MOST_CODE = 40_000;
 
 const ENDINGS: Readonly<Record<string, string>> = {
@@ -19,7 +19,7 @@ const ENDINGS: Readonly<Record<string, string>> = {
   toml: "ini", ts: "typescript", tsx: "typescript", xml: "xml", yaml: "yaml", yml: "yaml", zsh: "bash",
 };
 
-/** The language of a file by its name; empty if nobody knows. */
+/** Returns the language of a file by its name; empty if it is unknown. */
 export function languageOf(path: string): string {
   const name = path.slice(path.lastIndexOf("/") + 1).toLowerCase();
   if (name === "dockerfile" || name === "makefile") return name;
@@ -29,7 +29,7 @@ export function languageOf(path: string): string {
 const ENTITIES: Readonly<Record<string, string>> = { amp: "&", lt: "<", gt: ">", quot: '"', "#x27": "'" };
 const PIECE = /<span class="([^"]*)">|<\/span>|&(amp|lt|gt|quot|#x27);|([^<&]+)|[<&]/g;
 
-/** The spans of highlight.js taken apart into lines of tokens. Pure. */
+/** Splits the spans of highlight.js into lines of tokens. Pure. */
 export function linesOf(html: string): readonly Line[] {
   const lines: Token[][] = [[]];
   const open: string[] = [];
@@ -56,12 +56,12 @@ export function linesOf(html: string): readonly Line[] {
   return lines;
 }
 
-/** What is longer is coloured in several goes, with a rest in between. */
+/** Longer code is highlighted in several steps, with a pause between them. */
 const STRETCH = 5_000;
 const BORDER = /\n[ \t]*\n(?=\S)/g;
 
-/** The code cut where one thing most likely ends and the next begins: after an empty line, before one that is not
- * indented. Joined with line ends it is the same again. Pure. */
+/** Splits code at likely boundaries: after an empty line, before a line that is not indented. Joining the parts with
+ * line ends yields the original code. Pure. */
 export function stretchesOf(code: string): string[] {
   const stretches: string[] = [];
   let start = 0;
@@ -82,7 +82,7 @@ const rest = (): Promise<void> =>
     else setTimeout(resolve);
   });
 
-/** The code in coloured lines; null if its language is not known or it is too long. */
+/** Returns highlighted lines; null if the language is unknown or the code is too long. */
 export async function highlightLines(code: string, language: string): Promise<readonly Line[] | null> {
   const name = language.toLowerCase();
   if (name === "" || name === "text" || name === "plaintext" || code.length > MOST_CODE) return null;
@@ -101,7 +101,7 @@ export async function highlightLines(code: string, language: string): Promise<re
   }
 }
 
-/** Nodes for the lines, with line ends between them. */
+/** Returns nodes for the lines, with line ends between them. */
 export function fragmentOf(lines: readonly Line[]): DocumentFragment {
   const nodes = document.createDocumentFragment();
   lines.forEach((line, at) => {

@@ -1,4 +1,4 @@
-/** The languages that are coloured; loaded when the first code is there. */
+/** The highlighted languages; loaded with the first code block. */
 
 import core from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
@@ -34,7 +34,7 @@ const known = {
 };
 for (const [name, language] of Object.entries(known)) core.registerLanguage(name, language);
 
-/** HTML of spans, or null for a language that is not known. */
+/** Returns HTML spans, or null for an unknown language. */
 export function coloured(code: string, language: string): string | null {
   if (core.getLanguage(language) === undefined) return null;
   return core.highlight(code, { language, ignoreIllegals: true }).value;

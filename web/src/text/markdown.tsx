@@ -1,27 +1,27 @@
-/** Markdown on the page. While a text grows, closed blocks are never touched again: only its tail is drawn anew. */
+/** Renders Markdown. While a text grows, closed blocks are never rendered again, only its tail. */
 
 import type { ComponentChild, JSX, VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Block, BlockStream, mended } from "./blocks.ts";
+import { type Block, BlockStream, closeInline } from "./blocks.ts";
 import { CodeBlock, Growing } from "./code.tsx";
 import { nodesOf } from "./nodes.tsx";
 
-/** What comes after this many blocks is shown as plain text: nobody reads so much, and no page can hold it. */
+/** Blocks after this number are shown as plain text, because a page cannot hold more. */
 const MOST_BLOCKS = 3_000;
-/** A tail that is slow to draw is drawn less often: at most this share of the time. */
+/** Maximum share of time for rendering the tail; a slow tail is rendered less often. */
 const SHARE = 0.15;
 const FRAME = 16;
-/** A paragraph that is longer and still grows is plain text until its end. */
+/** A longer growing paragraph is plain text until it ends. */
 const LONG_TAIL = 4_000;
 
-/** How long the texts of blocks are that stand together, at least. */
+/** Minimum text length of a chunk of blocks. */
 const CHUNK = 1_500;
 
-/** The blocks of one text as they are drawn; kept from one drawing to the next.
+/** The rendered blocks of one text, kept between renderings.
  *
- * Blocks stand together in chunks, so that a browser passes over those out of sight. A chunk that is full is the very
- * same node from then on: neither this page nor the browser looks into it again when the text goes on. */
-class Drawn {
+ * Blocks are grouped into chunks, so that a browser can skip invisible ones. A full chunk remains the same node:
+ * neither this page nor the browser processes it again when the text grows. */
+class RenderedBlocks {
   private readonly stream = new BlockStream();
   private full: VNode[] = [];
   private last: VNode[] = [];
@@ -30,13 +30,13 @@ class Drawn {
   private definitions = 0;
 
   update(text: string, isLive: boolean): readonly VNode[] {
-    const goesOn = this.stream.feed(text, !isLive);
+    const continues = this.stream.feed(text, !isLive);
     const { closed, definitions } = this.stream;
-    if (!goesOn || definitions.length !== this.definitions) this.reset();
+    if (!continues || definitions.length !== this.definitions) this.reset();
     this.definitions = definitions.length;
     for (const block of closed.slice(this.count, MOST_BLOCKS)) this.put(block);
     const tail = this.tail();
-    // The tail has the place, and so the elements, of the block that it becomes.
+    // The tail has the same key, and therefore the same elements, as the block that it becomes.
     const open = tail === null ? this.last : [...this.last, <Piece key={this.count} block={tail} definitions={NONE} live={isLive} />];
     return open.length === 0 ? this.full : [...this.full, <Chunk key={this.full.length}>{open}</Chunk>];
   }
@@ -69,15 +69,15 @@ class Drawn {
 const NONE: readonly string[] = [];
 
 export function Markdown({ text, live = false }: { text: string; live?: boolean }): JSX.Element {
-  const drawn = useRef<Drawn | null>(null);
-  drawn.current ??= new Drawn();
-  // What has grown here was seen, and its size is known. What was there before is guessed, and would jump.
+  const drawn = useRef<RenderedBlocks | null>(null);
+  drawn.current ??= new RenderedBlocks();
+  // Text that has grown here was visible, and its size is known. The size of earlier text is estimated and would jump.
   const hasGrown = useRef(false);
   hasGrown.current ||= live;
   return <div class={hasGrown.current ? "markdown grown" : "markdown"}>{drawn.current.update(text, live)}</div>;
 }
 
-/** A component, because the same component is passed over as a whole; the same element would be compared, part by part. */
+/** A component, because an equal component is skipped as a whole; an equal element would be compared part by part. */
 function Chunk({ children }: { children: readonly VNode[] }): JSX.Element {
   return <div class="chunk">{children}</div>;
 }
@@ -91,7 +91,7 @@ interface PieceProps {
 function Piece({ block, definitions, live }: PieceProps): JSX.Element {
   if (block.kind === "code") return <CodeBlock text={block.text} language={block.language} isOpen={block.isOpen} />;
   if (live && block.text.length > LONG_TAIL) return <Growing key="growing" text={block.text} as="p" />;
-  return <Elements text={live ? mended(block.text) : block.text} definitions={definitions} live={live} />;
+  return <Elements text={live ? closeInline(block.text) : block.text} definitions={definitions} live={live} />;
 }
 
 interface ElementsProps {

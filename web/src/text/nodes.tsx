@@ -1,24 +1,24 @@
-/** Markdown that somebody else wrote, made into elements one by one, never into HTML that a browser would read.
+/** Converts untrusted Markdown to elements, never to HTML that a browser would parse.
  *
- * What is not in the lists below cannot come to be: no scripts, no handlers, no styles, no pictures that are fetched, no
- * links but to the web and to mail. HTML in the text is shown as the text that it is. */
+ * Only elements in the lists below can be created: no scripts, no event handlers, no styles, no remote images, no
+ * links except web and mail addresses. HTML in the text is shown as text. */
 
 import { Marked, type Token, type Tokens } from "marked";
 import type { ComponentChild, JSX } from "preact";
-import { safeAddress } from "./address.ts";
+import { safeAddress } from "./safe-url.ts";
 import { CodeBlock } from "./code.tsx";
-import { decoded } from "./entities.ts";
+import { decodeEntities } from "./entities.ts";
 
-/** What is longer is shown as it is, without being made beautiful. */
+/** Longer text is shown as plain text. */
 export const MOST_MARKDOWN = 10_000;
-/** What is nested deeper is shown as it was written. */
+/** Deeper nesting is shown as source text. */
 const DEEPEST = 24;
 const TOO_DEEP = /^[ \t]*(?:(?:>|[-*+]|\d+[.)])[ \t]*){40,}/m;
 const TOO_MANY_SIGNS = /[[*_`(<!\\]{200,}/;
 
 const marked = new Marked({ gfm: true, breaks: false, async: false });
 
-/** The elements of one block. `definitions` are lines that say where links go. */
+/** Returns the elements of one block. `definitions` are link definitions. */
 export function nodesOf(text: string, definitions: readonly string[] = []): ComponentChild {
   if (text.length > MOST_MARKDOWN || TOO_DEEP.test(text) || TOO_MANY_SIGNS.test(text)) return <Plain text={text} />;
   const known = definitions.length > 0 && text.includes("[") ? `${text}\n\n${definitions.join("\n")}` : text;
@@ -60,7 +60,7 @@ function block(token: Tokens.Generic, depth: number): ComponentChild {
     case "html":
       return <p class="as-written">{token.raw.trim()}</p>;
     default:
-      // Text of a tight item, or what a later Marked may know.
+      // Text of a tight list item, or a token of a later version of Marked.
       return token.tokens ? inline(token.tokens, depth) : one(token, depth);
   }
 }
@@ -69,7 +69,7 @@ const languageIn = (token: Tokens.Code): string => (token.lang ?? "").trim().spl
 
 function heading(token: Tokens.Heading, depth: number): JSX.Element {
   const inner = inline(token.tokens, depth);
-  // The page has headings of its own above these.
+  // The page has its own headings above these.
   switch (token.depth) {
     case 1:
       return <h3 class="title-1">{inner}</h3>;
@@ -143,7 +143,7 @@ function one(token: Tokens.Generic, depth: number): ComponentChild {
     case "link":
       return <Link address={token["href"] as string} title={token["title"] as string | null} inner={inline(token.tokens, depth + 1)} />;
     case "image":
-      // Nobody is asked for a picture: that would tell him that it was looked at.
+      // Images are not loaded: the request would reveal that the text was read.
       return <Link address={token["href"] as string} title={token["title"] as string | null} inner={(token["text"] as string) || (token["href"] as string)} />;
     case "checkbox":
       return token["checked"] ? "☑ " : "☐ ";
@@ -152,7 +152,7 @@ function one(token: Tokens.Generic, depth: number): ComponentChild {
     case "escape":
       return token["text"] as string;
     default:
-      return token.tokens ? inline(token.tokens, depth + 1) : decoded((token["text"] as string | undefined) ?? token.raw);
+      return token.tokens ? inline(token.tokens, depth + 1) : decodeEntities((token["text"] as string | undefined) ?? token.raw);
   }
 }
 
@@ -163,10 +163,10 @@ interface LinkProps {
 }
 
 function Link({ address, title, inner }: LinkProps): JSX.Element {
-  const safe = safeAddress(decoded(address));
+  const safe = safeAddress(decodeEntities(address));
   if (safe === "") return <>{inner}</>;
   return (
-    <a href={safe} title={title ? decoded(title) : safe} target="_blank" rel="noopener noreferrer nofollow">
+    <a href={safe} title={title ? decodeEntities(title) : safe} target="_blank" rel="noopener noreferrer nofollow">
       {inner}
     </a>
   );

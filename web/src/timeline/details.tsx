@@ -1,15 +1,15 @@
-// One run closely: where its time went, what took longest, and its events one by one.
+// Details of one run: distribution of its time, slowest tools, and a replay of its events.
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { headlineOf } from "../cards/facts.ts";
+import { headlineOf } from "../cards/tool-data.ts";
 import { Conversation } from "../chat/transcript.tsx";
 import { clock } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { chosenRun } from "../shell/ui.ts";
 import { workspace } from "../store.ts";
-import { lasted } from "./layout.ts";
-import { framesOf, told, viewAt } from "./replay.ts";
+import { formatDuration } from "./layout.ts";
+import { framesOf, describeEvent, viewAt } from "./replay.ts";
 import { playhead, wanted } from "./timeline.tsx";
 import { sharesOf } from "./tracks.ts";
 import type { LogEvent, Track } from "./tracks.ts";
@@ -55,10 +55,10 @@ function onEscape(event: KeyboardEvent): void {
 }
 
 const PARTS = [
-  ["waiting", "queued", "waited its turn"],
+  ["waiting", "queued", "queued"],
   ["model", "write", "model"],
   ["tools", "tool", "tools"],
-  ["people", "asked", "waited for a person"],
+  ["people", "asked", "waited for approval"],
 ] as const;
 
 function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
@@ -67,13 +67,13 @@ function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
   return (
     <div class="tl-shares">
       <p>
-        <b>{lasted(shares.total)}</b>
+        <b>{formatDuration(shares.total)}</b>
         <span class="muted">
           {" "}
           from {clock(track.accepted)} to {track.ended ? clock(track.ended) : "now"} · {track.outcome ?? "running"}
         </span>
       </p>
-      <div class="share-bar" role="img" aria-label={parts.map(([name, , words]) => `${words} ${lasted(shares[name])}`).join(", ")}>
+      <div class="share-bar" role="img" aria-label={parts.map(([name, , words]) => `${words} ${formatDuration(shares[name])}`).join(", ")}>
         {parts.map(([name, kind]) => (
           <span key={name} class={`swatch ${kind}`} style={{ flexGrow: String(shares[name]) }} />
         ))}
@@ -82,7 +82,7 @@ function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
         {parts.map(([name, kind, words]) => (
           <li key={name}>
             <span class={`swatch ${kind}`} />
-            {words} <b>{lasted(shares[name])}</b>
+            {words} <b>{formatDuration(shares[name])}</b>
           </li>
         ))}
       </ul>
@@ -103,12 +103,12 @@ function Slowest({ track, now }: { track: Track; now: number }): JSX.Element | n
   const most = top[0]?.took ?? 0;
   if (!top.length) return null;
   return (
-    <ul class="tl-slowest" aria-label="What took longest">
+    <ul class="tl-slowest" aria-label="Slowest tools">
       {top.map((tool) => (
         <li key={tool.id}>
           <b class={tool.failed ? "error-text" : ""}>{tool.name}</b>
           <span class="mono clip muted">{tool.line}</span>
-          <span class="number">{lasted(tool.took)}</span>
+          <span class="number">{formatDuration(tool.took)}</span>
           <span class="share">
             <span class="swatch tool" style={{ width: `${most ? Math.max(2, (100 * tool.took) / most) : 0}%` }} />
           </span>
@@ -141,7 +141,7 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
   useEffect(() => {
     const found = clicked ? frames.findIndex((frame) => frame.number === clicked.number) : -1;
     if (found >= 0) go(found + 1);
-    // The keys are for the run that was chosen.
+    // Keys apply to the selected run.
     slider.current?.focus({ preventScroll: true });
   }, [clicked]);
   usePlaying(isPlaying, frames, at, speed, go, () => setPlaying(false));
@@ -152,18 +152,18 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
   return (
     <section class="replay" aria-label="Replay" onKeyDown={(key) => onKey(key, at, frames.length, go, start)}>
       <div class="replay-tools">
-        <Step icon="back" label="One event back (←)" onClick={() => go(at - 1)} />
+        <Step icon="back" label="Previous event (←)" onClick={() => go(at - 1)} />
         <Step icon={isPlaying ? "pause" : "play"} label={isPlaying ? "Pause (space)" : "Play (space)"} onClick={start} />
-        <Step icon="next" label="One event on (→)" onClick={() => go(at + 1)} />
-        <input ref={slider} type="range" min={1} max={Math.max(1, frames.length)} value={at} aria-label="Event" aria-valuetext={event ? `${at} of ${frames.length}: ${told(event)}` : ""} onInput={(input) => go(Number(input.currentTarget.value))} />
+        <Step icon="next" label="Next event (→)" onClick={() => go(at + 1)} />
+        <input ref={slider} type="range" min={1} max={Math.max(1, frames.length)} value={at} aria-label="Event" aria-valuetext={event ? `${at} of ${frames.length}: ${describeEvent(event)}` : ""} onInput={(input) => go(Number(input.currentTarget.value))} />
         <button type="button" class="button small" aria-label={`Speed ${speed}`} title="Speed" onClick={() => setSpeed(SPEEDS[(SPEEDS.indexOf(speed as 1) + 1) % SPEEDS.length] ?? 1)}>
           {speed}×
         </button>
       </div>
       <p class="replay-event" data-testid="replay-event">
         <span class="mono faint">#{event?.number ?? 0}</span>
-        <span class="grow">{event ? told(event) : "No event of this run is held any more."}</span>
-        {event && <span class="faint">+{lasted(event.at - track.accepted)}</span>}
+        <span class="grow">{event ? describeEvent(event) : "The log no longer contains events of this run."}</span>
+        {event && <span class="faint">+{formatDuration(event.at - track.accepted)}</span>}
       </p>
       <div class="replay-view" ref={place} tabIndex={0} role="region" aria-label="The conversation at that event">
         <Conversation messages={view.messages(track.sessionId)} directory={workspace.value?.path ?? ""} />
@@ -180,7 +180,7 @@ function Step({ icon, label, onClick }: { icon: "back" | "next" | "play" | "paus
   );
 }
 
-/** As long as it took then, but never too short to be seen nor too long to be waited for. */
+/** The original duration, within limits that keep each event visible and the replay short. */
 function usePlaying(isPlaying: boolean, frames: readonly LogEvent[], at: number, speed: number, go: (to: number) => void, stop: () => void): void {
   useEffect(() => {
     if (!isPlaying) return undefined;

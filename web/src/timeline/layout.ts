@@ -1,10 +1,10 @@
-// Where the bars of a timeline stand. Pure: milliseconds in, places out; the screen only multiplies.
+// Positions of the bars of a timeline. Pure: milliseconds in, positions out; the component only scales them.
 
 import type { Track } from "./tracks.ts";
 
 export type Mode = "clock" | "zero";
 
-/** A stretch of the clock and where it is drawn, both in milliseconds. `idle`: nothing happened, it is drawn short. */
+/** A time interval and its position, both in milliseconds. `idle`: no activity, drawn compressed. */
 export interface Segment {
   readonly from: number;
   readonly to: number;
@@ -16,7 +16,7 @@ export interface Axis {
   readonly mode: Mode;
   readonly segments: readonly Segment[];
   readonly length: number;
-  /** Where a moment in the life of a run is drawn. */
+  /** Returns the position of a time in a run. */
   place(track: Track, time: number): number;
 }
 
@@ -25,7 +25,7 @@ const IDLE_SHARE = 0.04;
 
 export const endOf = (track: Track, now: number): number => Math.max(track.ended ?? now, track.accepted);
 
-/** By the clock, with long idle stretches drawn short; or every run from its own beginning, to compare them. */
+/** By the clock, with idle intervals compressed; or every run from its own start, for comparison. */
 export function axisOf(tracks: readonly Track[], now: number, mode: Mode): Axis {
   if (mode === "zero") {
     const length = Math.max(1, ...tracks.map((track) => endOf(track, now) - track.accepted));
@@ -71,8 +71,8 @@ function placed(segments: readonly Segment[], time: number): number {
 
 const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
 
-/** Rows for things that may overlap: each takes the first row where it fits. */
-export function packed(spans: readonly { readonly start: number; readonly end: number }[]): number[] {
+/** Assigns overlapping intervals to rows: each to the first row that is free. */
+export function packRows(spans: readonly { readonly start: number; readonly end: number }[]): number[] {
   const ends: number[] = [];
   return spans.map(({ start, end }) => {
     let row = ends.findIndex((reached) => reached <= start);
@@ -82,16 +82,16 @@ export function packed(spans: readonly { readonly start: number; readonly end: n
   });
 }
 
-/** A row of bars of a run: its own tools, or what a helper did for one of them. */
-export type Row = { readonly kind: "tools"; readonly row: number } | { readonly kind: "helper"; readonly track: Track; readonly part: "model" | "tools" };
+/** A row of bars of a run: its own tools, or a sub-agent of one of them. */
+export type Row = { readonly kind: "tools"; readonly row: number } | { readonly kind: "subagent"; readonly track: Track; readonly part: "model" | "tools" };
 
-/** All rows of a run below its first two, with those of helpers at the end. */
-export function rowsOf(tools: readonly number[], helpers: readonly Track[]): Row[] {
+/** Returns all rows of a run below its first two, those of sub-agents last. */
+export function rowsOf(tools: readonly number[], subagents: readonly Track[]): Row[] {
   const count = Math.max(0, ...tools.map((row) => row + 1));
   const own = Array.from({ length: count }, (_, row): Row => ({ kind: "tools", row }));
-  const theirs = helpers.flatMap((track): Row[] => [
-    { kind: "helper", track, part: "model" },
-    ...(track.tools.length ? [{ kind: "helper" as const, track, part: "tools" as const }] : []),
+  const theirs = subagents.flatMap((track): Row[] => [
+    { kind: "subagent", track, part: "model" },
+    ...(track.tools.length ? [{ kind: "subagent" as const, track, part: "tools" as const }] : []),
   ]);
   return [...own, ...theirs];
 }
@@ -100,14 +100,14 @@ const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4
 
 export interface Tick {
   readonly at: number;
-  /** Milliseconds since the beginning of its stretch. */
+  /** Milliseconds since the start of its interval. */
   readonly since: number;
-  /** The moment itself, by the clock. */
+  /** The wall-clock time. */
   readonly time: number;
   readonly isFirst: boolean;
 }
 
-/** Marks at round distances, about `apart` drawn milliseconds from each other; each busy stretch counts anew. */
+/** Returns ticks at round distances, about `apart` drawn milliseconds apart; each busy interval starts at zero. */
 export function ticksOf(axis: Axis, apart: number): Tick[] {
   const step = STEPS.find((size) => size >= apart) ?? STEPS[STEPS.length - 1] ?? 1;
   const ticks: Tick[] = [];
@@ -121,8 +121,8 @@ export function ticksOf(axis: Axis, apart: number): Tick[] {
   return ticks;
 }
 
-/** The words of marks that would stand in each other's way are left out; `apart` is how much room words need. */
-export function spaced(ticks: readonly Tick[], length: number, apart: number): (Tick & { readonly isWorded: boolean })[] {
+/** Removes labels that would overlap; `apart` is the width of a label. */
+export function spaceLabels(ticks: readonly Tick[], length: number, apart: number): (Tick & { readonly isWorded: boolean })[] {
   let free = -Infinity;
   return ticks.map((tick, index) => {
     const next = ticks.slice(index + 1, index + 8).find((other) => other.isFirst);
@@ -133,8 +133,8 @@ export function spaced(ticks: readonly Tick[], length: number, apart: number): (
   });
 }
 
-/** The distance between numbers that a person can take in: 350 ms, 4.2 s, 3 min 05 s. */
-export function lasted(milliseconds: number): string {
+/** Formats a duration readably: 350 ms, 4.2 s, 3 min 05 s. */
+export function formatDuration(milliseconds: number): string {
   const ms = Math.max(0, Math.round(milliseconds));
   if (ms < 1_000) return `${ms} ms`;
   if (ms < 10_000) return `${(ms / 1_000).toFixed(1)} s`;

@@ -1,4 +1,4 @@
-// The numbered log of the session at hand: the last runs of it, read page by page, kept up to date while somebody looks.
+// The event log of the current session: its last runs, fetched page by page and updated while the timeline is shown.
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -9,9 +9,9 @@ export interface Log {
   readonly session: string;
   readonly events: readonly LogEvent[];
   readonly isComplete: boolean;
-  /** There are runs before those that are shown. */
+  /** There are runs before the shown ones. */
   readonly hasEarlier: boolean;
-  /** The number of the first run that is shown: of those before it the log has only the rest. */
+  /** The number of the first shown run; of earlier runs the log contains only the rest. */
   readonly first: number;
   readonly trouble: string;
 }
@@ -22,14 +22,14 @@ const PAGE = 500;
 const PAUSE = 250;
 
 export const log = signal<Log>(EMPTY);
-/** How many runs are wanted. */
+/** Number of runs to show. */
 const wanted = signal(RUNS);
 
 export function showEarlier(): void {
   wanted.value += RUNS;
 }
 
-/** Reads what there is of the session, then whatever is added. */
+/** Fetches the log of the session, then its additions. */
 export function useLog(session: string): void {
   const count = wanted.value;
   useEffect(() => {
@@ -79,7 +79,7 @@ class Reader {
     this.isReading = false;
   }
 
-  /** A session may have thousands of runs: the log is taken up where the last of them begin. */
+  /** A session may have thousands of runs: reading starts where the last of them begin. */
   private async begin(): Promise<void> {
     const runs = await listRuns({ session_id: this.session, limit: this.count });
     const first = Math.min(...runs.map((run) => run.number ?? 0));

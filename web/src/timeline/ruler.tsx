@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { clock, elapsed } from "../shell/format.ts";
-import { lasted, spaced, ticksOf } from "./layout.ts";
+import { formatDuration, spaceLabels, ticksOf } from "./layout.ts";
 import type { Axis, Tick } from "./layout.ts";
 
 const APART = 90;
@@ -10,7 +10,7 @@ const MOST = 4_000;
 
 /** The scale above the bars. */
 export function Ruler({ axis, scale }: { axis: Axis; scale: number }): JSX.Element {
-  const ticks = useMemo(() => spaced(ticksOf(axis, APART / scale), axis.length, WORDS / scale).slice(0, MOST), [axis, scale]);
+  const ticks = useMemo(() => spaceLabels(ticksOf(axis, APART / scale), axis.length, WORDS / scale).slice(0, MOST), [axis, scale]);
   return (
     <div class="tl-ruler" style={{ width: `${axis.length * scale}px` }} aria-hidden="true">
       {axis.segments.map(
@@ -20,7 +20,7 @@ export function Ruler({ axis, scale }: { axis: Axis; scale: number }): JSX.Eleme
               key={segment.from}
               class="tl-idle"
               style={{ left: `${segment.at * scale}px`, width: `${segment.length * scale}px` }}
-              title={`${elapsed(segment.to - segment.from)} in which nothing ran`}
+              title={`${elapsed(segment.to - segment.from)} idle`}
             />
           ),
       )}
@@ -35,5 +35,5 @@ export function Ruler({ axis, scale }: { axis: Axis; scale: number }): JSX.Eleme
 
 function wordsOf(tick: Tick, isClock: boolean): string {
   if (tick.isFirst) return isClock ? clock(tick.time) : "0";
-  return `+${lasted(tick.since)}`;
+  return `+${formatDuration(tick.since)}`;
 }

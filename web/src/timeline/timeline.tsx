@@ -1,16 +1,16 @@
-// The runs of a session on a common axis: what waited, what the model did, what the tools did, and how long.
+// The runs of a session on a common time axis: waiting, model, tools.
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isWriting } from "../palette/keys.ts";
-import { useNow } from "../panels/now.ts";
-import { counted } from "../shell/format.ts";
+import { useNow } from "../panels/use-now.ts";
+import { pluralize } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { chosenRun } from "../shell/ui.ts";
 import { sessionId } from "../store.ts";
 import { RunDetails } from "./details.tsx";
-import { useHelpers } from "./helpers.ts";
+import { useSubagents } from "./subagents.ts";
 import { axisOf } from "./layout.ts";
 import type { Axis, Mode } from "./layout.ts";
 import { log, showEarlier, useLog } from "./log.ts";
@@ -19,22 +19,22 @@ import { TrackRow } from "./track.tsx";
 import { Tracker } from "./tracks.ts";
 
 const mode = signal<Mode>("clock");
-/** How much closer than "all of it". */
+/** Zoom factor relative to the whole timeline. */
 const zoom = signal(1);
 const CLOSEST = 200;
 const SIDE = 24;
 
-/** Where the replay stands, for the mark across all bars; null if none is open. */
+/** Position of the replay, for the mark across all bars; null if none is open. */
 export const playhead = signal<number | null>(null);
 
-/** The event that somebody clicked on: the replay goes there. */
+/** The clicked event; the replay moves there. */
 export const wanted = signal<{ readonly number: number } | null>(null);
 
 export function Timeline(): JSX.Element {
   const session = sessionId.value ?? "";
   useLog(session);
   const { events, isComplete, hasEarlier, first, trouble } = log.value;
-  // Earlier runs that were asked for begin a log anew.
+  // Showing earlier runs restarts the log.
   const tracker = useMemo(() => new Tracker(), [events[0]?.number]);
   const tracks = useMemo(() => tracker.read(events).filter((track) => track.number >= first), [tracker, events, first]);
   const now = useNow(tracks.some((track) => track.ended === null), 500);
@@ -45,9 +45,9 @@ export function Timeline(): JSX.Element {
   const scale = (Math.max(200, wide - 2 * SIDE) / axis.length) * zoom.value;
   useZoom(scroller, axis, scale);
   const chosen = tracks.find((track) => track.runId === chosenRun.value);
-  useHelpers(chosen);
+  useSubagents(chosen);
   useEffect(() => {
-    // The composer is gone, and the focus with it: the keys are heard wherever it is now.
+    // The composer is not shown and the focus is anywhere, so keys are handled globally.
     addEventListener("keydown", onKey);
     return () => {
       removeEventListener("keydown", onKey);
@@ -60,7 +60,7 @@ export function Timeline(): JSX.Element {
       <div class="tl-main">
         <Tools count={tracks.length} isComplete={isComplete} />
         {trouble && <p class="note warning">{trouble}</p>}
-        {!tracks.length && isComplete && <p class="empty">The log holds no run of this session any more.</p>}
+        {!tracks.length && isComplete && <p class="empty">The log no longer contains runs of this session.</p>}
         <div class="tl-scroll" ref={scroller} tabIndex={0} role="region" aria-label="Runs on a common axis">
           {tracks.length > 0 && <Ruler axis={axis} scale={scale} />}
           {hasEarlier && (
@@ -87,19 +87,19 @@ function Tools({ count, isComplete }: { count: number; isComplete: boolean }): J
   );
   return (
     <div class="tl-tools">
-      <span class="muted grow">{isComplete ? counted(count, "run") : "Reading the log …"}</span>
+      <span class="muted grow">{isComplete ? pluralize(count, "run") : "Loading the log …"}</span>
       <div class="segments" role="group" aria-label="Axis">
-        {one("clock", "By the clock", "As it happened; long pauses are drawn short")}
-        {one("zero", "From zero", "Every run from its own beginning, to compare them")}
+        {one("clock", "By the clock", "In real time, with long pauses compressed")}
+        {one("zero", "From zero", "Every run from its own start, for comparison")}
       </div>
       <div class="tl-zoom" role="group" aria-label="Zoom">
-        <button type="button" class="square small" aria-label="Farther (−)" title="Farther (−)" onClick={() => closer(1 / 1.5)}>
+        <button type="button" class="square small" aria-label="Zoom out (−)" title="Zoom out (−)" onClick={() => closer(1 / 1.5)}>
           <Icon name="minus" small />
         </button>
-        <button type="button" class="square small" aria-label="All of it (0)" title="All of it (0)" onClick={() => (zoom.value = 1)}>
+        <button type="button" class="square small" aria-label="Show everything (0)" title="Show everything (0)" onClick={() => (zoom.value = 1)}>
           <Icon name="fit" small />
         </button>
-        <button type="button" class="square small" aria-label="Closer (+)" title="Closer (+)" onClick={() => closer(1.5)}>
+        <button type="button" class="square small" aria-label="Zoom in (+)" title="Zoom in (+)" onClick={() => closer(1.5)}>
           <Icon name="plus" small />
         </button>
       </div>
@@ -132,7 +132,7 @@ function useWidth(scroller: { current: HTMLDivElement | null }, told: (wide: num
   }, []);
 }
 
-/** With ctrl the wheel comes closer, and the moment under the pointer stays where it is. */
+/** Ctrl and the wheel zoom; the time under the pointer stays in place. */
 function useZoom(scroller: { current: HTMLDivElement | null }, axis: Axis, scale: number): void {
   const now = useRef({ axis, scale });
   const hold = useRef<{ moment: number; x: number } | null>(null);
@@ -159,13 +159,13 @@ function useZoom(scroller: { current: HTMLDivElement | null }, axis: Axis, scale
 }
 
 const LEGEND = [
-  ["queued", "waits its turn"],
+  ["queued", "queued"],
   ["wait", "waits for the model"],
   ["think", "thinks"],
   ["write", "writes"],
-  ["call", "names a tool"],
-  ["tool", "tool at work"],
-  ["asked", "waits for a person"],
+  ["call", "prepares a tool call"],
+  ["tool", "tool"],
+  ["asked", "waits for approval"],
 ] as const;
 
 function Legend(): JSX.Element {

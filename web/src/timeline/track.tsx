@@ -1,14 +1,14 @@
-// One run: a line that says what it was, and its bars.
+// One run: a summary line and its bars.
 
 import type { JSX } from "preact";
-import { headlineOf } from "../cards/facts.ts";
+import { headlineOf } from "../cards/tool-data.ts";
 import { clock } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import type { IconName } from "../shell/icons.tsx";
 import { chosenRun } from "../shell/ui.ts";
 import { workspace } from "../store.ts";
-import { helped, helperOfTool } from "./helpers.ts";
-import { endOf, lasted, packed, rowsOf } from "./layout.ts";
+import { helped, subagentOfTool } from "./subagents.ts";
+import { endOf, formatDuration, packRows, rowsOf } from "./layout.ts";
 import type { Axis } from "./layout.ts";
 import { playhead, wanted } from "./timeline.tsx";
 import type { Phase, PhaseKind, ToolBar, Track } from "./tracks.ts";
@@ -33,8 +33,8 @@ interface Box {
 export function TrackRow(props: Props): JSX.Element {
   const { track, axis, scale, now, isChosen } = props;
   const end = endOf(track, now);
-  const places = packed(track.tools.map((tool) => ({ start: tool.start, end: tool.end ?? end })));
-  const rows = rowsOf(places, isChosen ? track.tools.flatMap((tool) => helped.value.get(helperOfTool(tool)) ?? []) : []);
+  const places = packRows(track.tools.map((tool) => ({ start: tool.start, end: tool.end ?? end })));
+  const rows = rowsOf(places, isChosen ? track.tools.flatMap((tool) => helped.value.get(subagentOfTool(tool)) ?? []) : []);
   const box = (from: number, to: number): Box => {
     const left = axis.place(track, from) * scale;
     return { left, width: Math.max(2, axis.place(track, to) * scale - left) };
@@ -52,20 +52,20 @@ export function TrackRow(props: Props): JSX.Element {
         {track.tools.map((tool, index) => (
           <Tool key={tool.id} tool={tool} end={end} box={box} top={(2 + (places[index] ?? 0)) * ROW} />
         ))}
-        {rows.map((row, index) => row.kind === "helper" && <HelperRow key={index} track={row.track} part={row.part} end={endOf(row.track, now)} box={box} top={(2 + index) * ROW} />)}
+        {rows.map((row, index) => row.kind === "subagent" && <SubagentRow key={index} track={row.track} part={row.part} end={endOf(row.track, now)} box={box} top={(2 + index) * ROW} />)}
         {at !== null && <span class="tl-playhead" style={{ left: `${axis.place(track, at) * scale}px` }} />}
       </div>
     </section>
   );
 }
 
-/** What a helper's model did, or its tools: smaller, below the call that sent it. */
-function HelperRow({ track, part, end, box, top }: { track: Track; part: "model" | "tools"; end: number; box: Boxed; top: number }): JSX.Element {
+/** A row of a sub-agent's model or tools: smaller, below the tool call that started it. */
+function SubagentRow({ track, part, end, box, top }: { track: Track; part: "model" | "tools"; end: number; box: Boxed; top: number }): JSX.Element {
   return (
-    <span class="tl-helper">
+    <span class="tl-subagent">
       {part === "model"
-        ? track.steps.flatMap((step) => step.phases.map((phase) => <PhaseBar key={phase.number} phase={phase} step={step.step} end={end} box={box} top={top} who="helper, " />))
-        : track.tools.map((tool) => <Tool key={tool.id} tool={tool} end={end} box={box} top={top} isHelper />)}
+        ? track.steps.flatMap((step) => step.phases.map((phase) => <PhaseBar key={phase.number} phase={phase} step={step.step} end={end} box={box} top={top} who="sub-agent, " />))
+        : track.tools.map((tool) => <Tool key={tool.id} tool={tool} end={end} box={box} top={top} isSubagent />)}
     </span>
   );
 }
@@ -78,7 +78,7 @@ function Head({ track, end, isChosen, choose }: { track: Track; end: number; isC
         {track.outcome ? <Icon name={ICONS[track.outcome] ?? "check"} small /> : <span class="dot busy" />}
       </span>
       <span class="tl-prompt clip">{track.prompt.replace(/\s+/g, " ") || (track.kind === "summary" ? "summary" : "…")}</span>
-      <b>{lasted(end - track.accepted)}</b>
+      <b>{formatDuration(end - track.accepted)}</b>
       <small class="faint">
         {clock(track.accepted)}
         {track.steps.length > 0 && ` · ${track.steps.length} ${track.steps.length === 1 ? "step" : "steps"}`}
@@ -122,11 +122,11 @@ function RunBars({ track, end, box }: { track: Track; end: number; box: Boxed })
   const waited = started - track.accepted;
   return (
     <>
-      {waited > 0 && <Bar kind="queued" box={box(track.accepted, started)} top={0} title={`waits its turn: ${lasted(waited)}`} label={`waits ${lasted(waited)}`} />}
+      {waited > 0 && <Bar kind="queued" box={box(track.accepted, started)} top={0} title={`queued: ${formatDuration(waited)}`} label={`waits ${formatDuration(waited)}`} />}
       {track.started !== null && (
-        <Bar kind={`run ${track.foldedInto ? "folded" : (track.outcome ?? "running")}`} box={box(started, end)} top={0} title={`${track.foldedInto ? "folded into the turn under way" : (track.outcome ?? "running")}: ${lasted(end - started)}`} label={lasted(end - started)} />
+        <Bar kind={`run ${track.foldedInto ? "folded" : (track.outcome ?? "running")}`} box={box(started, end)} top={0} title={`${track.foldedInto ? "folded into the current turn" : (track.outcome ?? "running")}: ${formatDuration(end - started)}`} label={formatDuration(end - started)} />
       )}
-      {track.cancelAt !== null && <span class="tl-cancel" title="somebody asked it to stop" style={{ left: `${box(track.cancelAt, track.cancelAt).left}px` }} />}
+      {track.cancelAt !== null && <span class="tl-cancel" title="cancel requested" style={{ left: `${box(track.cancelAt, track.cancelAt).left}px` }} />}
     </>
   );
 }
@@ -136,7 +136,7 @@ function Steps({ track, end, box }: { track: Track; end: number; box: Boxed }): 
     <>
       {track.steps.map((step) => (
         <span key={step.step}>
-          <span class="tl-step" title={`step ${step.step}: ${lasted((step.end ?? end) - step.start)}`} style={{ left: `${box(step.start, step.start).left}px` }} />
+          <span class="tl-step" title={`step ${step.step}: ${formatDuration((step.end ?? end) - step.start)}`} style={{ left: `${box(step.start, step.start).left}px` }} />
           {step.phases.map((phase) => (
             <PhaseBar key={phase.number} phase={phase} step={step.step} end={end} box={box} top={ROW} number={phase.number} />
           ))}
@@ -157,7 +157,7 @@ interface PhaseProps {
 }
 
 function PhaseBar({ phase, step, end, box, top, number, who = "" }: PhaseProps): JSX.Element {
-  const took = lasted((phase.end ?? end) - phase.start);
+  const took = formatDuration((phase.end ?? end) - phase.start);
   const label = phase.kind === "wait" ? took : `${NAMES[phase.kind]} ${took}`;
   return (
     <Bar kind={phase.kind} box={box(phase.start, phase.end ?? end)} top={top} title={`${who}step ${step}: ${NAMES[phase.kind]}, ${took}`} label={label} {...(number === undefined ? {} : { number })} />
@@ -169,17 +169,17 @@ interface ToolProps {
   readonly end: number;
   readonly box: Boxed;
   readonly top: number;
-  /** It is a tool of a helper: its events are not part of the replay. */
-  readonly isHelper?: boolean;
+  /** A tool of a sub-agent: its events are not part of the replay. */
+  readonly isSubagent?: boolean;
 }
 
-function Tool({ tool, end, box, top, isHelper = false }: ToolProps): JSX.Element {
+function Tool({ tool, end, box, top, isSubagent = false }: ToolProps): JSX.Element {
   const over = tool.end ?? end;
   const line = headlineOf(tool.name, tool.input, "", workspace.value?.path ?? "");
   const bar = box(tool.start, over);
   const first = tool.asks[0];
   const asked = first ? box(first.start, first.end ?? end) : bar;
-  // Somebody is asked before anything else: the words come after that.
+  // The approval is first: the label is placed after it.
   const inset = first && asked.left - bar.left < 34 ? asked.left + asked.width - bar.left : 0;
   return (
     <>
@@ -188,9 +188,9 @@ function Tool({ tool, end, box, top, isHelper = false }: ToolProps): JSX.Element
         kind={`tool ${tool.failed ? "failed" : ""} ${tool.end === null ? "running" : ""}`}
         box={bar}
         top={top}
-        title={`${isHelper ? "helper, " : ""}${tool.name} ${line}: ${lasted(over - tool.start)}`}
-        label={`${tool.name} ${lasted(over - tool.start)}`}
-        {...(isHelper ? {} : { number: tool.endNumber || tool.number })}
+        title={`${isSubagent ? "sub-agent, " : ""}${tool.name} ${line}: ${formatDuration(over - tool.start)}`}
+        label={`${tool.name} ${formatDuration(over - tool.start)}`}
+        {...(isSubagent ? {} : { number: tool.endNumber || tool.number })}
       />
       {tool.asks.map((ask) => (
         <Bar
@@ -198,8 +198,8 @@ function Tool({ tool, end, box, top, isHelper = false }: ToolProps): JSX.Element
           kind="asked"
           box={box(ask.start, ask.end ?? end)}
           top={top}
-          title={`waits for a person: ${lasted((ask.end ?? end) - ask.start)} ${ask.verdict}`}
-          {...(isHelper ? {} : { number: ask.number })}
+          title={`waits for approval: ${formatDuration((ask.end ?? end) - ask.start)} ${ask.verdict}`}
+          {...(isSubagent ? {} : { number: ask.number })}
         />
       ))}
     </>

@@ -1,14 +1,14 @@
-// The life of each run, read from the numbered log: when it was accepted, waited, asked a model, used tools, ended.
-// Pure: the same events always give the same tracks.
+// Phases of each run, derived from the event log: accepted, waiting, model request, tools, end.
+// Pure: the same events always yield the same tracks.
 
 import type { Message, Outcome, Part, Run, WireEvent } from "../wire/types.ts";
 
-/** A stored event with its number and the millisecond it was stored in. */
+/** A stored event with its number and the time of its storage in milliseconds. */
 export type LogEvent = WireEvent & { readonly number: number; readonly at: number };
 
 export type PhaseKind = "wait" | "think" | "write" | "call";
 
-/** What the model did: nothing yet, thinking, writing, naming a tool. */
+/** Phase of the model: no output yet, thinking, writing, preparing a tool call. */
 export interface Phase {
   kind: PhaseKind;
   readonly start: number;
@@ -31,7 +31,7 @@ export interface ToolBar {
   readonly step: number;
   readonly messageId: string;
   end: number | null;
-  /** The event that brought its result. */
+  /** The event with its result. */
   endNumber: number;
   failed: boolean;
   readonly asks: Ask[];
@@ -61,25 +61,25 @@ export interface Track {
   cancelAt: number | null;
   readonly steps: StepBar[];
   readonly tools: ToolBar[];
-  /** The numbers of its events, for going through them one by one. */
+  /** The numbers of its events, for the replay. */
   readonly numbers: number[];
 }
 
 interface State {
   readonly tracks: Map<string, Track>;
-  /** By run and call: the ids of calls are unique only within a run. */
+  /** By run and call, because call ids are unique only within a run. */
   readonly tools: Map<string, { tool: ToolBar; track: Track }>;
   readonly asks: Map<string, { ask: Ask; track: Track }>;
-  /** The message that a session's open step writes. */
+  /** The message of a session's open step. */
   readonly heads: Map<string, Track>;
 }
 
-/** Reads a log that grows: what was read is not read again. */
+/** Processes a growing log incrementally. */
 export class Tracker {
   private readonly state: State = { tracks: new Map(), tools: new Map(), asks: new Map(), heads: new Map() };
   private last = 0;
 
-  /** Every run that the events tell of, in the order of acceptance. */
+  /** All runs in the events, in the order of acceptance. */
   read(events: readonly LogEvent[]): Track[] {
     for (const event of events) {
       if (event.number <= this.last) continue;
@@ -96,7 +96,7 @@ function take(state: State, event: LogEvent): void {
   switch (event.type) {
     case "run":
       if (event.payload.type === "deleted") {
-        // It was refused after all: nothing came of it.
+        // The run was refused after its acceptance.
         state.tracks.delete(event.payload.payload.run_id);
         return;
       }
@@ -215,9 +215,9 @@ function takeMessage(state: State, message: Message, event: LogEvent): void {
   for (const part of message.parts) if (part.type === "tool_call" && part.data.finished) openTool(state, track, step, part, message, event);
 }
 
-/** Only the structure of a message is in the log: which kind of part is the last one tells what the model does.
+/** The log contains only the structure of a message: the type of its last part determines the phase of the model.
  *
- * The first part begins without an event: what seemed to be waiting turns out to have been that. */
+ * The first part begins without an event: the waiting phase before it is then relabelled. */
 function takePhase(step: StepBar, message: Message, event: LogEvent): void {
   const parts = message.parts.filter((part) => part.type !== "finish");
   const last = parts.at(-1);
@@ -288,7 +288,7 @@ function closeAsk(state: State, id: string, verdict: string, event: LogEvent): v
   known.ask.verdict = verdict;
 }
 
-/** Where the time of a run went, in milliseconds. What overlaps counts once, for the first of the kinds. */
+/** Distribution of a run's time, in milliseconds. Overlapping time counts once, for the first of the kinds. */
 export interface Shares {
   readonly waiting: number;
   readonly model: number;
@@ -312,7 +312,7 @@ export function sharesOf(track: Track, now: number): Shares {
   };
 }
 
-/** How long at least one of them lasts. */
+/** Returns the duration during which at least one of the intervals is open. */
 function union(spans: readonly (readonly [number, number])[]): number {
   let total = 0;
   let reached = -Infinity;

@@ -1,8 +1,8 @@
-/** Requests to the server: with the token in a header, never in an address; errors as sentences for people. */
+/** Requests to the server: the token in a header, never in a URL; errors as messages for the user. */
 
-import { comeBack, NoEntry } from "../entry.ts";
+import { renewToken, NotAuthenticated } from "../auth.ts";
 
-/** Something the server refused, or that nobody answered: status 0. The message says what to do. */
+/** A refused request, or one without a response: status 0. The message explains what to do. */
 export class Problem extends Error {
   override readonly name = "Problem";
 
@@ -14,23 +14,23 @@ export class Problem extends Error {
   }
 }
 
-const NOBODY = "The server does not answer.";
+const NO_RESPONSE = "The server does not answer.";
 const STATUSES: Readonly<Record<number, string>> = {
-  401: "This page is no longer let in. Run holdfast web in a terminal for a new link.",
-  404: "That is not there any more.",
-  413: "That is too large to send: leave attachments out, or name files by their path.",
+  401: "This page is signed out. Run holdfast web in a terminal for a new link.",
+  404: "It no longer exists.",
+  413: "The request is too large: remove attachments, or give paths of files in the prompt.",
   503: "The server cannot store anything at the moment. Is the disk full?",
 };
 
 let token = "";
 let refused: (why: string) => void = () => undefined;
 
-/** The token that goes with every request from now on. */
+/** Sets the token of all further requests. */
 export function setToken(value: string): void {
   token = value;
 }
 
-/** Who is told when the server lets this page in no longer. */
+/** Sets the callback for refused authentication. */
 export function onRefused(listener: (why: string) => void): void {
   refused = listener;
 }
@@ -48,7 +48,7 @@ function headersOf(options: Options): Record<string, string> {
   return headers;
 }
 
-function fetched(path: string, options: Options): Promise<Response> {
+function fetchChecked(path: string, options: Options): Promise<Response> {
   const init: RequestInit = {
     method: options.method ?? "GET",
     headers: headersOf(options),
@@ -68,27 +68,27 @@ async function problemOf(response: Response): Promise<Problem> {
     const body = (await response.json()) as { message?: unknown };
     if (typeof body.message === "string") message = body.message;
   } catch {
-    // No body that says anything: the status has to do.
+    // Without a message in the body, the status is reported.
   }
   return new Problem(response.status, message || STATUSES[response.status] || `The server answered ${response.status}.`);
 }
 
-/** The answer, after its status was looked at. A token that went old with its server is renewed once. Throws `Problem`. */
+/** Returns the response after checking its status. A token of a restarted server is renewed once. Throws `Problem`. */
 export async function open(path: string, options: Options = {}): Promise<Response> {
   let response: Response;
   try {
-    response = await fetched(path, options);
+    response = await fetchChecked(path, options);
     if (response.status === 401) {
-      setToken(await comeBack());
-      response = await fetched(path, options);
+      setToken(await renewToken());
+      response = await fetchChecked(path, options);
     }
   } catch (error) {
-    if (error instanceof NoEntry) {
+    if (error instanceof NotAuthenticated) {
       refused(error.message);
       throw new Problem(401, error.message);
     }
-    if (options.signal?.aborted) throw new Problem(0, "It was given up.");
-    throw new Problem(0, NOBODY);
+    if (options.signal?.aborted) throw new Problem(0, "The request was aborted.");
+    throw new Problem(0, NO_RESPONSE);
   }
   if (!response.ok) throw await problemOf(response);
   return response;
@@ -97,12 +97,12 @@ export async function open(path: string, options: Options = {}): Promise<Respons
 async function asked<T>(path: string, options: Options): Promise<T> {
   const response = await open(path, options);
   const text = await response.text().catch(() => {
-    throw new Problem(0, NOBODY);
+    throw new Problem(0, NO_RESPONSE);
   });
   return (text === "" ? undefined : JSON.parse(text)) as T;
 }
 
-/** Calls below `/v1`. All throw `Problem`. */
+/** Requests below `/v1`. All throw `Problem`. */
 export const api = {
   get: <T>(path: string): Promise<T> => asked<T>(path, {}),
   post: <T = void>(path: string, body: unknown = {}, more: Options = {}): Promise<T> =>

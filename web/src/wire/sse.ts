@@ -1,4 +1,4 @@
-/** Takes the text of an event stream apart, split anywhere. The twin of protocol/sse.py's reader. Pure and linear. */
+/** Parses an event stream that is split anywhere. Counterpart of the reader in protocol/sse.py. Pure and linear. */
 
 export interface SseEvent {
   readonly data: string;
@@ -10,11 +10,11 @@ export class SseReader {
   private data: string[] = [];
   private number: number | null = null;
 
-  /** The events that are whole now. What is not whole is kept. */
+  /** Returns the complete events; keeps the rest. */
   feed(chunk: string): SseEvent[] {
     const last = chunk.lastIndexOf("\n");
     if (last < 0) {
-      // A long line that comes in many pieces is joined once, when it is whole.
+      // A long line in many pieces is joined once, when it is complete.
       if (chunk !== "") this.rest.push(chunk);
       return [];
     }

@@ -1,42 +1,42 @@
-/** Follows the events of a workspace through broken connections, sleep and servers that come back.
+/** Follows the events of a workspace across broken connections, suspended machines and server restarts.
  *
- * A numbered event is handed out exactly once, in order. The stream opens again by itself, after the last number that
- * came, until it is closed. Nothing is shared between pages: each follows for itself. */
+ * A numbered event is passed on exactly once, in order. The stream is reopened automatically after the last received
+ * number until it is closed. Pages share nothing: each has its own stream. */
 
 import { Problem } from "./http.ts";
-import { Backoff, decodeItem, Follower } from "./items.ts";
+import { Backoff, decodeItem, CursorFilter } from "./events.ts";
 import { SseReader } from "./sse.ts";
 import type { Item } from "./types.ts";
 
-/** The server says something every 15 s. After three times that, the connection is dead. */
+/** The server sends something every 15 s. After three times that, the connection is considered dead. */
 export const QUIET = 45_000;
-/** Somebody looks at the page again: a connection that was quiet for longer than a heartbeat is not trusted. */
+/** When the page becomes visible, a connection that was silent for longer than a heartbeat is not trusted. */
 const DOUBTFUL = 20_000;
 const WATCH = 5_000;
-const QUIET_WORDS = "The connection has gone quiet.";
+const QUIET_WORDS = "The connection is silent.";
 
-export interface Trouble {
+export interface StreamError {
   readonly why: string;
   readonly attempts: number;
-  /** When the next attempt is made, as `Date.now()` counts. */
+  /** Time of the next attempt, as in `Date.now()`. */
   readonly retryAt: number;
 }
 
 export interface StreamPort {
-  /** Opens the stream after `since`. Throws `Problem`; 404 when there is no such workspace. */
+  /** Opens the stream after `since`. Throws `Problem`; 404 if the workspace does not exist. */
   connect(since: number, signal: AbortSignal): Promise<Response>;
-  /** The workspace is gone: open it again. Throws `Problem`. */
+  /** The workspace was closed: opens it again. Throws `Problem`. */
   enter(): Promise<void>;
   onItem(item: Item): void;
-  /** The stream answers, after it was opened at `since`; `cursor` is the newest number there is. */
+  /** The stream was opened at `since`; `cursor` is the newest number of the server. */
   onLive(since: number, cursor: number): void;
-  onTrouble(trouble: Trouble): void;
-  /** It cannot be gone on with: the page is not let in. */
+  onTrouble(trouble: StreamError): void;
+  /** Called when authentication is refused; the stream ends. */
   onRefused(why: string): void;
 }
 
 export class EventStream {
-  private readonly follower: Follower;
+  private readonly follower: CursorFilter;
   private readonly backoff: Backoff;
   private current: AbortController | null = null;
   private heardAt = 0;
@@ -51,11 +51,11 @@ export class EventStream {
     private readonly quiet = QUIET,
     jitter: () => number = Math.random,
   ) {
-    this.follower = new Follower(since);
+    this.follower = new CursorFilter(since);
     this.backoff = new Backoff(jitter);
   }
 
-  /** The last number that was handed out. */
+  /** The last number that was passed on. */
   get cursor(): number {
     return this.follower.since;
   }
@@ -85,7 +85,7 @@ export class EventStream {
     this.wake();
   }
 
-  /** Do not wait any longer for the next attempt; doubt a connection that has been quiet. */
+  /** Retries at once; checks a connection that was silent. */
   lookAgain(): void {
     if (globalThis.document?.visibilityState === "hidden") return;
     this.backoff.reset();
@@ -97,7 +97,7 @@ export class EventStream {
     if (this.heardAt > 0 && Date.now() - this.heardAt > this.quiet) this.current?.abort();
   }
 
-  /** One connection, from its opening to its end, and why it ended. */
+  /** Reads one connection to its end and returns the reason. */
   private async once(): Promise<string> {
     const control = new AbortController();
     this.current = control;
@@ -158,7 +158,7 @@ export class EventStream {
     }
   }
 
-  /** Waits before the next attempt, unless somebody has a reason not to. */
+  /** Waits before the next attempt, unless `retryNow` is called. */
   private async pause(why: string): Promise<void> {
     const wait = this.backoff.wait();
     this.attempts += 1;

@@ -1,4 +1,4 @@
-/** The shapes of the wire, as the server writes them. Keys that the server leaves out while they hold their default
+/** Types of the wire protocol, as encoded by the server. Keys that the server omits when they have their default value
  * are optional here. Times of messages and sessions are Unix seconds, those of runs and jobs milliseconds. */
 
 export type Delivery = "steer" | "queue" | "reject" | "interrupt";
@@ -17,7 +17,7 @@ export type FinishReason =
 
 export interface Text {
   readonly text: string;
-  /** What a model reads in its place, where that is more than what was typed. */
+  /** The text for the model, if it differs from the typed text. */
   readonly meant?: string;
 }
 export interface Reasoning {
@@ -44,7 +44,7 @@ export interface ToolResult {
   readonly tool_call_id: string;
   readonly name: string;
   readonly content: string;
-  /** JSON text for screens. */
+  /** JSON text for display. */
   readonly metadata: string;
   readonly is_error: boolean;
   readonly data?: string;
@@ -182,7 +182,7 @@ export interface PermissionRequest {
   readonly why?: string;
   readonly rules?: readonly string[];
 }
-/** In which kind of client somebody answered; empty if it did not say. */
+/** The kind of client that answered; empty if it is unknown. */
 export type Via = "terminal" | "page" | "command" | "editor" | "";
 export interface PermissionNotification {
   readonly tool_call_id: string;
@@ -246,7 +246,7 @@ export interface MessageDelta {
   readonly session_id: string;
   readonly message_id: string;
   readonly part: number;
-  /** How many code points stand before it. */
+  /** Number of code points before it. */
   readonly offset: number;
   readonly text: string;
 }
@@ -315,7 +315,7 @@ export interface Provider {
   readonly name?: string;
   readonly type?: string;
   readonly api_key?: string;
-  /** What is missing before it can be used. */
+  /** The reason why it cannot be used. */
   readonly lack?: string;
   readonly models?: readonly Model[];
 }
@@ -391,7 +391,7 @@ export interface CommandNote {
   readonly name: string;
   readonly source: "user" | "project" | "skill" | "mcp";
   readonly description?: string;
-  /** What may follow the name. */
+  /** Hint about the arguments. */
   readonly hint?: string;
 }
 export interface AgentNote {

@@ -44,21 +44,21 @@ class InputLine:
     """The input line: reads keys and edits the typed text."""
 
     def __init__(
-        self, terminal: Terminal, speaker: RunOutput, *, echoes: bool, clock: Callable[[], float] = time.monotonic
+        self, terminal: Terminal, output: RunOutput, *, echoes: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Create the line. With `echoes`, typed text is also shown while no request is open."""
         self._terminal = terminal
-        self._speaker = speaker
+        self._output = output
         self._echoes = echoes
         self._clock = clock
         self._focus = Focus()
         self._options: Sequence[Option] = ()
-        self._place = 0
-        self._written = ""
+        self._selected = 0
+        self._answer_text = ""
         self._keys: deque[tuple[int, Key]] = deque()
         self._is_stale = False
         """True if the text was begun before the current request appeared."""
-        self._said = ""
+        self._last_mark = ""
         self.text = ""
 
     @property
@@ -72,20 +72,20 @@ class InputLine:
 
     def open(self, request: str, kind: Kind, options: Sequence[Option]) -> None:
         """Offer the choices of a request that has just been printed."""
-        self._options, self._place, self._written, self._said = options, 0, "", ""
+        self._options, self._selected, self._answer_text, self._last_mark = options, 0, "", ""
         # Reading switches the terminal to single keys; text that was typed earlier counts as typed now.
         self._read()
         self._is_stale = bool(self.text or self._keys)
         self._focus = answer_focus.appear(self._focus, request, kind, self._now())
         self._draw()
 
-    def close(self, said: str = "") -> None:
+    def close(self, notice: str = "") -> None:
         """Remove the request. Typed text is kept and shown again."""
-        self._speaker.clear()
+        self._output.clear()
         self._focus = answer_focus.disappear(self._focus)
-        self._terminal.say(f"{said}\n" if said else "")
+        self._terminal.write(f"{notice}\n" if notice else "")
         if self.text and self._echoes:
-            self._terminal.say(_on_one_line(self.text))
+            self._terminal.write(_on_one_line(self.text))
 
     def poll(self) -> Input | None:
         """Return the next input of the user; None if there is no more for now."""
@@ -96,11 +96,11 @@ class InputLine:
             self._focus = answer_focus.edit(self._focus, is_empty=not self.text, at=at)
             if done is not None:
                 return done
-        if self._terminal.is_gone:
+        if self._terminal.is_closed:
             return Input("end")
         self._focus, is_due = answer_focus.release(self._focus, self._now())
         if is_due:
-            return self._act(Key("enter"))
+            return self._apply_key(Key("enter"))
         self._focus = answer_focus.tick(self._focus, self._now())
         self._draw()
         return None
@@ -116,16 +116,14 @@ class InputLine:
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    # Keys.
-
     def _press(self, key: Key, at: int) -> Input | None:
         was_open, name = self.is_open, key.name
         known = {"backspace", "erase_line", "erase_word", "end"}
         self._focus, route = answer_focus.press(self._focus, "other" if name in known else name, at)
         if route.target == "request":
-            return self._act(key)
+            return self._apply_key(key)
         if route.target in ("focus", "blur"):
-            self._written = ""
+            self._answer_text = ""
         if route.target != "composer":
             return None
         if name == "end":
@@ -133,10 +131,10 @@ class InputLine:
         if name == "enter":
             return self._finish(was_open=was_open)
         before = self.text
-        self.text = _edited(route.restore + self.text, key)
+        self.text = _edit(route.restore + self.text, key)
         self._is_stale = self._is_stale and bool(self.text)
         if self._echoes and not was_open:
-            self._terminal.say(_echo(before, self.text))
+            self._terminal.write(_echo(before, self.text))
         return None
 
     def _finish(self, *, was_open: bool) -> Input | None:
@@ -145,67 +143,65 @@ class InputLine:
         if not text.strip():
             return None
         if was_open:
-            self._speaker.clear()
-            self._terminal.say(f"> {_on_one_line(text)}\n")
+            self._output.clear()
+            self._terminal.write(f"> {_on_one_line(text)}\n")
         elif self._echoes:
-            self._terminal.say("\n")
+            self._terminal.write("\n")
         return Input("line", text.strip(), is_fresh)
 
-    def _act(self, key: Key) -> Input | None:
+    def _apply_key(self, key: Key) -> Input | None:
         """Handle a key for the request."""
         is_question = self._focus.kind == "question"
         last = len(self._options) - 1
         if key.name in answer_focus.ARROWS:
-            self._place = max(0, min(last, self._place + (1 if key.name in ("right", "down") else -1)))
-        elif key.name == "enter" and self._focus.is_focused and is_question and self._written:
-            return Input("answer", self._written)
+            self._selected = max(0, min(last, self._selected + (1 if key.name in ("right", "down") else -1)))
+        elif key.name == "enter" and self._focus.is_focused and is_question and self._answer_text:
+            return Input("answer", self._answer_text)
         elif key.name == "enter" and self._options:
-            return Input("option", self._options[self._place].value)
+            return Input("option", self._options[self._selected].value)
         elif self._focus.is_focused and is_question:
-            self._written = _edited(self._written, key)
+            self._answer_text = _edit(self._answer_text, key)
         elif self._focus.is_focused:
             taken = [option for option in self._options if option.letter and option.letter == key.text.lower()]
             return Input("option", taken[0].value) if taken else None
         elif key.text.isdecimal() and int(key.text) <= len(self._options):
-            self._place = int(key.text) - 1
+            self._selected = int(key.text) - 1
         return None
-
-    # Drawing.
 
     def _draw(self) -> None:
         if self.is_open:
             line = self._prompt()
-            if not self._speaker.prompt(line) and (mark := self._mark()) != self._said:
+            if not self._output.prompt(line) and (mark := self._mark()) != self._last_mark:
                 # A terminal that cannot redraw a line gets a new line for every change.
-                self._said = mark
-                self._terminal.say(f"{mark}\n" if mark else "")
+                self._last_mark = mark
+                self._terminal.write(f"{mark}\n" if mark else "")
 
     def _prompt(self) -> str:
         """Return the bottom line, cut at its beginning to fit."""
         if self._focus.is_focused and self._focus.kind == "question":
-            return _fitted(f"{self._choices()}  your answer (esc: back): ", self._written)
+            return _fit(f"{self._choices()}  your answer (Esc: back): ", self._answer_text)
         if self._focus.is_focused:
-            return _fitted(f"{self._choices(letters=True)}  (enter; esc: back to writing) ", "")
+            return _fit(f"{self._choices(letters=True)}  (Enter: answer, Esc: back to the prompt) ", "")
         if self._focus.is_settled:
-            return _fitted(f"{self._choices()}  (enter answers, arrows choose) > ", "")
+            return _fit(f"{self._choices()}  (Enter: answer, arrows: choose) > ", "")
         if self.text:
-            return _fitted("(finish or send your text first · tab: answer) > ", self.text)
-        return _fitted("(active in a moment · tab: answer) > ", "")
+            return _fit("(send or clear your text first · Tab: answer) > ", self.text)
+        return _fit("(active in a moment · Tab: answer) > ", "")
 
     def _choices(self, *, letters: bool = False) -> str:
         shown = []
-        for place, option in enumerate(self._options):
+        for index, option in enumerate(self._options):
             letter = f"[{option.letter}] " if letters and option.letter else ""
-            shown.append(f"{'▸ ' if place == self._place else ''}{letter}{option.label}")
+            shown.append(f"{'▸ ' if index == self._selected else ''}{letter}{option.label}")
         return "  ".join(shown)
 
     def _mark(self) -> str:
         if not self._focus.is_active or not self._options:
             return ""
-        return f"[▸ {self._options[self._place].label}{': esc goes back' if self._focus.is_focused else ''}]"
+        return f"[▸ {self._options[self._selected].label}{': Esc: back' if self._focus.is_focused else ''}]"
 
 
-def _edited(text: str, key: Key) -> str:
+def _edit(text: str, key: Key) -> str:
     match key.name:
         case "backspace":
             return text[:-1]
@@ -232,7 +228,7 @@ def _echo(before: str, after: str) -> str:
     return "\b \b" * _width(before[len(after) :])
 
 
-def _fitted(prompt: str, text: str) -> str:
+def _fit(prompt: str, text: str) -> str:
     """Cut a line to the width of the terminal. A line that wraps could not be cleared."""
     try:
         columns = os.get_terminal_size(2).columns

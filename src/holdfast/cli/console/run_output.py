@@ -13,7 +13,7 @@ from holdfast.domain.ids import MessageId
 if TYPE_CHECKING:
     from holdfast.domain.events import RunComplete
 
-__all__ = ["BROKEN_PIPE", "Mode", "RunOutput", "complain", "conclude", "for_stdout"]
+__all__ = ["BROKEN_PIPE", "Mode", "RunOutput", "print_result", "print_stderr", "sanitize_for_stdout"]
 
 Mode = Literal["final", "stream", "json"]
 
@@ -21,17 +21,17 @@ BROKEN_PIPE = 141
 """Exit code that a shell reports for a write to a closed pipe."""
 
 _CLEAR = "\r\x1b[K"
-_TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-def for_stdout(text: str) -> str:
+def sanitize_for_stdout(text: str) -> str:
     """Remove terminal control sequences, also for a pipe or file, which may be displayed later. On a terminal, also
     characters that change the order of the text.
     """
     return harmless(text) if _is_terminal(1) else strip_escapes(text)
 
 
-def complain(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a line on stderr. A closed stderr is ignored."""
     try:
         sys.stderr.write(harmless(text).rstrip() + "\n")
@@ -56,8 +56,8 @@ class RunOutput:
         self._shows = _is_terminal(1)
         self._shares_terminal = self._draws and self._shows
         self._began = time.monotonic()
-        self._what = "working"
-        self._turn = 0
+        self._activity = "working"
+        self._frame = 0
         self._is_drawn = False
         self._prompt = ""
         self._message = MessageId("")
@@ -69,7 +69,7 @@ class RunOutput:
         """True if progress is drawn."""
         return self._draws
 
-    def text(self, message: MessageId, piece: str) -> None:
+    def write_piece(self, message: MessageId, piece: str) -> None:
         """Write a piece of an answer in stream mode."""
         if self.mode != "stream":
             return
@@ -78,34 +78,34 @@ class RunOutput:
         self._message = message
         self.write(piece)
 
-    def doing(self, what: str) -> None:
+    def set_activity(self, activity: str) -> None:
         """Set the current activity."""
-        if what == self._what:
+        if activity == self._activity:
             return
-        self._what = what
+        self._activity = activity
         if self._is_verbose:
-            complain(f"{time.monotonic() - self._began:7.1f} s  {what}")
+            print_stderr(f"{time.monotonic() - self._began:7.1f} s  {activity}")
 
-    def note(self, text: str) -> None:
+    def print_notice(self, text: str) -> None:
         """Print a notice on stderr."""
         if not self._is_quiet:
             self.clear()
             if self._shares_terminal:
                 self.end_line()
-            complain(f"holdfast: {text}")
+            print_stderr(f"holdfast: {text}")
 
-    def withdrawn(self) -> None:
+    def retract(self) -> None:
         """Begin a new line: text that was already written is replaced by what follows."""
         if self.mode == "stream":
             self.end_line()
 
-    def finish(self, message: MessageId, text: str, said: int) -> None:
+    def finish(self, message: MessageId, text: str, shown_length: int) -> None:
         """Write the final text, or the rest of it (C-30)."""
         if self.mode == "json":
             return
-        missing = text[said:] if self.mode == "stream" else text
-        if self.mode == "stream" and not said and missing:
-            self.text(message, missing)
+        missing = text[shown_length:] if self.mode == "stream" else text
+        if self.mode == "stream" and not shown_length and missing:
+            self.write_piece(message, missing)
         elif missing:
             self.write(missing)
         self.end_line(always=True)
@@ -115,10 +115,10 @@ class RunOutput:
         if self._is_inside_line or (always and self.mode == "final"):
             self.write("\n")
 
-    def line(self, raw: bytes) -> None:
+    def write_event(self, raw: bytes) -> None:
         """Write an event unchanged in JSON mode."""
         if self.mode == "json":
-            self._put(raw + b"\n")
+            self._write_bytes(raw + b"\n")
 
     def write(self, text: str) -> None:
         """Write text to stdout."""
@@ -129,26 +129,26 @@ class RunOutput:
         if not text:
             return
         self._is_inside_line = not text.endswith("\n")
-        self._put(text.encode("utf-8", "replace"))
+        self._write_bytes(text.encode("utf-8", "replace"))
 
-    def _put(self, data: bytes) -> None:
+    def _write_bytes(self, data: bytes) -> None:
         self.clear()
         try:
             _write(data)
         except BrokenPipeError:
             raise SystemExit(BROKEN_PIPE) from None
         except OSError as error:
-            complain(f"holdfast: the answer could not be written: {error.strerror}. {self.remedy}")
+            print_stderr(f"holdfast: the answer could not be written: {error.strerror}. {self.remedy}")
             raise SystemExit(1) from None
 
     def draw(self) -> None:
         """Redraw the progress line, unless an incomplete line of the answer is on the same terminal."""
         if not self._draws or (self._shares_terminal and self._is_inside_line):
             return
-        self._turn = (self._turn + 1) % len(_TURNS)
+        self._frame = (self._frame + 1) % len(_SPINNER)
         seconds = int(time.monotonic() - self._began)
         self._is_drawn = True
-        self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {_in_a_line(self._what)} · {seconds} s")
+        self._to_stderr(f"{_CLEAR}{_SPINNER[self._frame]} {_one_line(self._activity)} · {seconds} s")
 
     def prompt(self, text: str) -> bool:
         """Draw an input line in place of the progress line. Returns False if the terminal cannot."""
@@ -187,7 +187,7 @@ def _write(data: bytes) -> None:
             select.select([], [1], [])
 
 
-def _in_a_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Cut text to the width of the terminal: a line that wraps cannot be cleared."""
     try:
         columns = os.get_terminal_size(2).columns
@@ -203,24 +203,24 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-def conclude(end: "RunComplete", said: int, speaker: RunOutput, *, is_overdue: bool) -> int:
+def print_result(end: "RunComplete", shown_length: int, output: RunOutput, *, is_overdue: bool) -> int:
     """Print the result and return the exit code. Only the answer is written to stdout; everything else is a message on
     stderr.
     """
     if end.outcome == "completed":
-        speaker.finish(end.message_id, end.text, said)
+        output.finish(end.message_id, end.text, shown_length)
         return 0
-    speaker.end_line()
+    output.end_line()
     match end.outcome:
         case "failed":
-            complain(f"holdfast: the run failed: {end.error or 'no reason was given'}")
+            print_stderr(f"holdfast: the run failed: {end.error or 'no reason was given'}")
             return 4 if end.model_unreachable else 1
         case "interrupted":
-            complain(
-                "holdfast: the run was interrupted: the server stopped while it worked. What it said so far is kept: "
-                f"holdfast sessions show {end.session_id}; go on with: holdfast run --session {end.session_id} …"
+            print_stderr(
+                "holdfast: the run was interrupted, because the server stopped. Show the text so far: "
+                f"holdfast sessions show {end.session_id}; continue: holdfast run --session {end.session_id} …"
             )
             return 3
         case "cancelled":
-            complain("holdfast: timed out, and cancelled." if is_overdue else "holdfast: cancelled.")
+            print_stderr("holdfast: timed out and cancelled." if is_overdue else "holdfast: cancelled.")
             return 124 if is_overdue else 130

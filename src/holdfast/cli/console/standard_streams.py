@@ -4,12 +4,12 @@ import os
 import sys
 from io import TextIOWrapper
 
-from holdfast.cli.console.run_output import BROKEN_PIPE, complain
+from holdfast.cli.console.run_output import BROKEN_PIPE, print_stderr
 
-__all__ = ["accept_all", "replace_closed", "unwritten"]
+__all__ = ["escape_unencodable", "handle_write_error", "replace_closed_streams"]
 
 
-def replace_closed() -> None:
+def replace_closed_streams() -> None:
     """Replace standard streams that were closed before this process began.
 
     Otherwise the next opened files would get their descriptors. Reading from a replacement ends at once; writing to it
@@ -26,18 +26,18 @@ def replace_closed() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def accept_all() -> None:
+def escape_unencodable() -> None:
     """Write characters that the terminal's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
-def unwritten(error: OSError) -> int:
+def handle_write_error(error: OSError) -> int:
     """Return the exit code after a failed write, and discard buffered output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    what = error.filename if isinstance(error.filename, str) else "What was to be said could not be written"
-    complain(f"holdfast: {what}: {error.strerror or error}.")
+    subject = error.filename if isinstance(error.filename, str) else "The output could not be written"
+    print_stderr(f"holdfast: {subject}: {error.strerror or error}.")
     return 1

@@ -1,7 +1,8 @@
-"""The user's terminal: written to on stderr, read key by key.
+"""The terminal of the user: output on stderr, input key by key.
 
-While keys are read the terminal neither waits for whole lines nor echoes: only then can the time of a key press be
-compared with the time at which a request appeared. Signals (Ctrl-C, Ctrl-Z) work as usual.
+`KeyDecoder` converts the bytes of a terminal to keys and is pure; `Terminal` reads and writes. While keys are
+read, the terminal neither waits for whole lines nor echoes: only then can the time of a key press be compared with the
+time at which a request appeared. Signals (Ctrl-C, Ctrl-Z) are not affected.
 """
 
 import atexit
@@ -15,9 +16,6 @@ from typing import Any, NamedTuple
 __all__ = ["Key", "KeyDecoder", "Terminal"]
 
 
-# Decodes the bytes of a terminal into key presses. Pure.
-
-
 class Key(NamedTuple):
     """A key press. `name` is a name of `answer_focus.press`, or of an editing key; `text` is set for characters and
     pastes.
@@ -27,7 +25,7 @@ class Key(NamedTuple):
     text: str = ""
 
 
-_PASTE, _PASTED = "\x1b[200~", "\x1b[201~"
+_PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCES = {
     **{
         f"\x1b{lead}{letter}": name
@@ -59,7 +57,7 @@ class KeyDecoder:
         text, self._rest = self._rest + self._utf8.decode(data), ""
         keys: list[Key] = []
         while text:
-            key, length = _first(text)
+            key, length = _decode_first(text)
             if key is None:
                 self._rest = text
                 break
@@ -68,10 +66,10 @@ class KeyDecoder:
         return keys
 
 
-def _first(text: str) -> tuple[Key | None, int]:
+def _decode_first(text: str) -> tuple[Key | None, int]:
     """Return the first key and its length; None if it is incomplete."""
     if text[0] == "\x1b":
-        return _sequence(text)
+        return _decode_sequence(text)
     if name := _CONTROLS.get(text[0]):
         return Key(name), 1
     if not text[0].isprintable():
@@ -79,14 +77,14 @@ def _first(text: str) -> tuple[Key | None, int]:
     return Key(text[0] if text[0] in "123456789" else "text", text[0]), 1
 
 
-def _sequence(text: str) -> tuple[Key | None, int]:
-    if text.startswith(_PASTE):
-        inside, end, _ = text[len(_PASTE) :].partition(_PASTED)
+def _decode_sequence(text: str) -> tuple[Key | None, int]:
+    if text.startswith(_PASTE_BEGIN):
+        inside, end, _ = text[len(_PASTE_BEGIN) :].partition(_PASTE_END)
         if not end:
             return None, 0
         lines = inside.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
         pasted = "".join(char for char in lines.expandtabs(4) if char == "\n" or char.isprintable())
-        return Key("text" if pasted else "other", pasted), len(_PASTE) + len(inside) + len(_PASTED)
+        return Key("text" if pasted else "other", pasted), len(_PASTE_BEGIN) + len(inside) + len(_PASTE_END)
     if len(text) == 1 or text[1] not in "[O":
         # Escape alone, or Alt with a key, which types nothing.
         return (Key("escape"), 1) if len(text) == 1 else (Key("other"), 2)
@@ -96,11 +94,9 @@ def _sequence(text: str) -> tuple[Key | None, int]:
     return None, 0
 
 
-# The user's terminal: written to on stderr, read key by key.
-
 _LOCAL, _CHARS = 3, 6
 """Indices into the attributes of a terminal."""
-_PASTES, _NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
+_ENABLE_PASTE, _DISABLE_PASTE = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste: the terminal marks where pasted text begins and ends."""
 
 
@@ -109,23 +105,23 @@ class Terminal:
     terminal is read instead, if stderr is a terminal and this process is in the foreground.
     """
 
-    def __init__(self, *, opens: bool = False) -> None:
+    def __init__(self, *, uses_tty: bool = False) -> None:
         self._input = 0
-        if opens and os.isatty(2) and not os.isatty(0):
-            self._input = _own_terminal()
+        if uses_tty and os.isatty(2) and not os.isatty(0):
+            self._input = _open_controlling_terminal()
         self._saved: list[Any] | None = None
         self._decoder = KeyDecoder()
         self.is_resumed = False
         """Set if the command was suspended since keys were last read; the caller resets it."""
-        self.is_gone = False
+        self.is_closed = False
         """Set when nothing can be read any more."""
 
     @property
-    def is_there(self) -> bool:
+    def is_usable(self) -> bool:
         """True if both directions are a terminal."""
         return os.isatty(self._input) and os.isatty(2)
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write text to stderr."""
         try:
             sys.stderr.write(text)
@@ -144,18 +140,18 @@ class Terminal:
     def read_keys(self) -> list[Key]:
         """Return the keys that have arrived, without waiting."""
         try:
-            if not self._listen():
+            if not self._read_single_keys():
                 return []
             found: list[Key] = []
             while select.select([self._input], [], [], 0)[0]:
                 data = os.read(self._input, 4096)
                 if not data:
-                    self.is_gone = True
+                    self.is_closed = True
                     break
                 found += self._decoder.feed(data)
         except (OSError, ValueError, termios.error):
-            self.is_gone = True
-        return found if not self.is_gone else []
+            self.is_closed = True
+        return found if not self.is_closed else []
 
     def release(self) -> None:
         """Restore the attributes of the terminal."""
@@ -163,14 +159,14 @@ class Terminal:
         if saved is None:
             return
         if os.environ.get("TERM") != "dumb":
-            self.say(_NO_PASTES)
+            self.write(_DISABLE_PASTE)
         try:
             if self._is_foreground():
                 termios.tcsetattr(self._input, termios.TCSADRAIN, saved)
         except (OSError, termios.error):
             return
 
-    def _listen(self) -> bool:
+    def _read_single_keys(self) -> bool:
         """Switch to reading keys instead of lines. A shell resets this when it suspends and resumes the command."""
         if not self._is_foreground():
             return False
@@ -186,7 +182,7 @@ class Terminal:
         now[_CHARS][termios.VMIN], now[_CHARS][termios.VTIME] = 1, 0
         termios.tcsetattr(self._input, termios.TCSADRAIN, now)
         if os.environ.get("TERM") != "dumb":
-            self.say(_PASTES)
+            self.write(_ENABLE_PASTE)
         return True
 
     def _is_foreground(self) -> bool:
@@ -198,7 +194,7 @@ class Terminal:
             return True
 
 
-def _own_terminal() -> int:
+def _open_controlling_terminal() -> int:
     try:
         opened = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
         if os.tcgetpgrp(opened) == os.getpgrp():

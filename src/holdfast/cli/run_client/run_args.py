@@ -12,17 +12,17 @@ from holdfast.domain.ids import is_valid_run_id
 
 __all__ = [
     "FLAGS",
-    "MANY",
+    "REPEATABLE",
     "VALUES",
-    "HowDelivered",
+    "DeliveryMode",
     "RunArgs",
-    "contradiction",
-    "is_good_run_id",
-    "is_good_timeout",
-    "read_quickly",
+    "find_conflict",
+    "is_usable_run_id",
+    "is_valid_timeout",
+    "parse_fast",
 ]
 
-HowDelivered: TypeAlias = Literal["steer", "queue", "reject", "interrupt"]
+DeliveryMode: TypeAlias = Literal["steer", "queue", "reject", "interrupt"]
 
 
 class RunArgs(NamedTuple):
@@ -38,7 +38,7 @@ class RunArgs(NamedTuple):
     streams: bool = False
     is_raw: bool = False
     timeout: float | None = None
-    delivery: HowDelivered = "queue"
+    delivery: DeliveryMode = "queue"
     attach: tuple[str, ...] = ()
     run_id: str | None = None
     detach: bool = False
@@ -75,33 +75,33 @@ VALUES = {
     "--host": "host",
     "--data-dir": "data_dir",
 }
-MANY = {"--attach": "attach"}
+REPEATABLE = {"--attach": "attach"}
 
 
-def is_good_timeout(seconds: float) -> bool:
+def is_valid_timeout(seconds: float) -> bool:
     """Return True for a usable number of seconds."""
     return 0 < seconds < 1e9
 
 
-def is_good_run_id(text: str) -> bool:
+def is_usable_run_id(text: str) -> bool:
     """Return True for a valid run id that is also a valid path segment."""
     return is_valid_run_id(text) and text not in {".", ".."}
 
 
-def contradiction(asked: RunArgs) -> str:
+def find_conflict(args: RunArgs) -> str:
     """Return an error message for options that cannot be combined, else an empty string."""
-    if asked.session and asked.continues:
-        return "Give either --session or --continue."
-    if asked.detach and asked.timeout is not None:
+    if args.session and args.continues:
+        return "--session and --continue cannot be combined."
+    if args.detach and args.timeout is not None:
         return "--detach and --timeout cannot be combined. Use options.max_minutes to limit detached runs."
-    if asked.is_quiet and asked.is_verbose:
-        return "Give either --quiet or --verbose."
+    if args.is_quiet and args.is_verbose:
+        return "--quiet and --verbose cannot be combined."
     return ""
 
 
-def read_quickly(arguments: Sequence[str]) -> RunArgs | None:
+def parse_fast(arguments: Sequence[str]) -> RunArgs | None:
     """Parse the arguments. Returns None if click is needed: for help, an error, or an unclear command line."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     prompt: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -110,50 +110,50 @@ def read_quickly(arguments: Sequence[str]) -> RunArgs | None:
         elif not argument.startswith("-") or argument == "-":
             prompt.append(argument)
         elif argument in FLAGS:
-            found[FLAGS[argument]] = True
-        elif not _take_value(found, argument, rest):
+            values[FLAGS[argument]] = True
+        elif not _parse_value(values, argument, rest):
             return None
-    asked = RunArgs(found.pop("cwd", os.curdir), tuple(prompt), **found)
-    return _checked(asked)
+    args = RunArgs(values.pop("cwd", os.curdir), tuple(prompt), **values)
+    return _validate(args)
 
 
-def _take_value(found: dict[str, Any], argument: str, rest: Any) -> bool:  # noqa: ANN401 - an iterator of strings
+def _parse_value(values: dict[str, Any], argument: str, rest: Any) -> bool:  # noqa: ANN401 - an iterator of strings
     name, equals, value = argument.partition("=")
     if not equals or not name.startswith("--"):
         name, value = argument, next(rest, "-")
     if value.startswith("-"):
         return False
-    if name in MANY:
-        found[MANY[name]] = (*found.get(MANY[name], ()), value)
+    if name in REPEATABLE:
+        values[REPEATABLE[name]] = (*values.get(REPEATABLE[name], ()), value)
     elif name in VALUES:
-        found[VALUES[name]] = value
+        values[VALUES[name]] = value
     else:
         return False
     return True
 
 
-def _checked(asked: RunArgs) -> RunArgs | None:
+def _validate(args: RunArgs) -> RunArgs | None:
     """Convert the values to their types; None if one is invalid."""
     timeout = None
-    if asked.timeout is not None:
+    if args.timeout is not None:
         try:
-            timeout = float(asked.timeout)
+            timeout = float(args.timeout)
         except ValueError:
             return None
-        if not is_good_timeout(timeout):
+        if not is_valid_timeout(timeout):
             return None
     is_good = (
-        asked.delivery in get_args(HowDelivered)
-        and (asked.run_id is None or is_good_run_id(asked.run_id))
-        and (asked.session is None or bool(asked.session.strip()))
-        and not contradiction(asked)
-        and os.path.isdir(asked.cwd)
-        and all(os.path.isfile(path) and os.access(path, os.R_OK) for path in asked.attach)
+        args.delivery in get_args(DeliveryMode)
+        and (args.run_id is None or is_usable_run_id(args.run_id))
+        and (args.session is None or bool(args.session.strip()))
+        and not find_conflict(args)
+        and os.path.isdir(args.cwd)
+        and all(os.path.isfile(path) and os.access(path, os.R_OK) for path in args.attach)
     )
-    if not is_good or not os.access(asked.cwd, os.R_OK):
+    if not is_good or not os.access(args.cwd, os.R_OK):
         return None
     try:
-        return asked._replace(timeout=timeout, cwd=os.path.realpath(asked.cwd))
+        return args._replace(timeout=timeout, cwd=os.path.realpath(args.cwd))
     except FileNotFoundError:
         # The current directory was removed.
         return None

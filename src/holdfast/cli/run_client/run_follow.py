@@ -8,7 +8,7 @@ requires the complete answer (C-46).
 import time
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.cli.console.run_output import RunOutput, complain
+from holdfast.cli.console.run_output import RunOutput, print_stderr
 from holdfast.cli.run_client.run_events import RunEvents
 from holdfast.cli.run_client.signals import DETACHED, Signals
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection
@@ -40,27 +40,30 @@ from holdfast.domain.runs import Run
 if TYPE_CHECKING:
     from holdfast.cli.console.approvals import ApprovalPrompt
 
-__all__ = ["RunFollower", "ServerGone", "complete_of", "session_of"]
+__all__ = ["RunFollower", "ServerGone", "event_session", "fetch_run_complete"]
 
-_TICK = 0.12
-_QUIET = 20.0
+_REDRAW_INTERVAL = 0.12
+"""Seconds between two frames of the progress line."""
+_MAX_SILENCE = 20.0
 """After this many seconds without an event the run is fetched from the server."""
 
-_ENDING = 10.0
+_END_TIMEOUT = 10.0
 """Maximum seconds for a run to end after an error, a cancel or a timeout."""
 
-_LOST = (ConnectionLost, TimedOut, Unreachable)
+_CONNECTION_ERRORS = (ConnectionLost, TimedOut, Unreachable)
 
 
 class ServerGone(ClientError):
     """The server is gone and the end of the run is not known."""
 
 
-def complete_of(link: ServerConnection, run: Run) -> RunComplete:
+def fetch_run_complete(connection: ServerConnection, run: Run) -> RunComplete:
     """Return the end of a stored run in the form of the stream's event."""
     text = ""
     if run.message_id:
-        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", run.session_id, "messages"))
+        messages = connection.request(
+            tuple[Message, ...], "GET", connection.path("sessions", run.session_id, "messages")
+        )
         text = next((text_of(message) for message in messages if message.id == run.message_id), "")
     return RunComplete(
         run.session_id,
@@ -82,29 +85,29 @@ class RunFollower:
 
     def __init__(
         self,
-        link: ServerConnection,
+        connection: ServerConnection,
         signals: Signals,
-        speaker: RunOutput,
-        watch: RunEvents,
+        output: RunOutput,
+        events: RunEvents,
         *,
         cancels: bool = True,
-        asker: "ApprovalPrompt | None" = None,
+        approvals: "ApprovalPrompt | None" = None,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._signals = signals
-        self._speaker = speaker
+        self._output = output
         self._cancels = cancels
-        self._asker = asker
-        self._follower = CursorFilter(FROM_NOW)
-        self.watch = watch
+        self._approvals = approvals
+        self._cursor = CursorFilter(FROM_NOW)
+        self.events = events
         self.is_overdue = False
         self._stopped_by: Literal["", "signal", "timeout"] = ""
-        self._patience: float | None = None
-        self._heard_at = time.monotonic()
+        self._give_up_at: float | None = None
+        self._last_event_at = time.monotonic()
         self._is_reported = False
-        self._has_place = False
-        """True after the stream has sent its position. Only the first gap event merely reports the position."""
-        self._unheard = FROM_NOW
+        self._has_position = False
+        """True after the stream has sent its position: the first gap event reports only that, later ones a gap."""
+        self._first_number = FROM_NOW
         """The stream reports the end of runs that were accepted after this number; the end of earlier runs must be
         fetched.
         """
@@ -114,76 +117,76 @@ class RunFollower:
 
         `may_be_old`: the run may have existed before, so that its end may not be on the stream.
         """
-        self.watch.is_doubtful = may_be_old or self.watch.is_doubtful
+        self.events.needs_refetch = may_be_old or self.events.needs_refetch
         try:
             return self._follow(stream, deadline)
         finally:
-            self._speaker.clear()
+            self._output.clear()
 
     def _follow(self, stream: SyncEventStream, deadline: float | None) -> RunComplete:
-        while self.watch.end is None:
+        while self.events.end is None:
             try:
-                self._heed(deadline)
-                if self.watch.is_doubtful and self._has_place:
-                    self._look()
+                self._check_signals(deadline)
+                if self.events.needs_refetch and self._has_position:
+                    self._fetch_run()
                     continue
-                self._hear(stream, deadline)
-            except _LOST:
+                self._read_events(stream, deadline)
+            except _CONNECTION_ERRORS:
                 stream.close()
                 stream = self._resume()
         stream.close()
         if not self._is_reported:
-            self._speaker.line(encode_event(RunCompleteEvent(Change("updated", self.watch.end))))
-        return self.watch.end
+            self._output.write_event(encode_event(RunCompleteEvent(Change("updated", self.events.end))))
+        return self.events.end
 
-    def _hear(self, stream: SyncEventStream, deadline: float | None) -> None:
-        events = stream.take(self._pause(deadline), wake=self._signals.wake)
+    def _read_events(self, stream: SyncEventStream, deadline: float | None) -> None:
+        events = stream.take(self._next_wait(deadline), wake=self._signals.wake)
         self._signals.drain()
         for raw in events:
-            self._heard_at = time.monotonic()
+            self._last_event_at = time.monotonic()
             item = decode_item(raw)
-            if isinstance(item.event, GapEvent) and not self._has_place:
-                self._has_place = self._follower.accept(item)
-                self._unheard = self._follower.since
-            elif self._follower.accept(item):
+            if isinstance(item.event, GapEvent) and not self._has_position:
+                self._has_position = self._cursor.accept(item)
+                self._first_number = self._cursor.since
+            elif self._cursor.accept(item):
                 self._report(item, raw.data)
-                self.watch.take(item)
-                if self._asker is not None:
-                    self._asker.take(item)
+                self.events.process(item)
+                if self._approvals is not None:
+                    self._approvals.process(item)
                 if isinstance(item.event, GapEvent):
-                    self._unheard = FROM_NOW
-        if self.watch.is_refused:
-            raise ServerProblem(503, "The prompt was refused after all: it could not be stored")
+                    self._first_number = FROM_NOW
+        if self.events.is_refused:
+            raise ServerProblem(503, "The prompt was refused: it could not be stored")
         if not events and stream.is_over:
             raise ConnectionLost
-        if time.monotonic() - self._heard_at > _QUIET:
-            self._heard_at = time.monotonic()
-            self._has_place = True
-            self._unheard = FROM_NOW
-            self.watch.is_doubtful = True
-        if self._asker is not None and self._asker.is_asking:
-            self._asker.poll()
+        if time.monotonic() - self._last_event_at > _MAX_SILENCE:
+            self._last_event_at = time.monotonic()
+            self._has_position = True
+            self._first_number = FROM_NOW
+            self.events.needs_refetch = True
+        if self._approvals is not None and self._approvals.is_open:
+            self._approvals.poll()
         else:
-            self._speaker.draw()
+            self._output.draw()
 
     def _report(self, item: StreamEvent, raw: bytes) -> None:
         """Print the events of the session as JSON, up to the end of the run."""
-        if self.watch.end is not None or session_of(item) != self.watch.session:
+        if self.events.end is not None or event_session(item) != self.events.session:
             return
         event = item.event
-        self._is_reported = isinstance(event, RunCompleteEvent) and event.change.object.run_id == self.watch.run
-        self._speaker.line(raw)
+        self._is_reported = isinstance(event, RunCompleteEvent) and event.change.object.run_id == self.events.run
+        self._output.write_event(raw)
 
-    def _pause(self, deadline: float | None) -> float:
+    def _next_wait(self, deadline: float | None) -> float:
         now = time.monotonic()
-        moments = [now + (_TICK if self._speaker.draws else _QUIET), self._patience]
+        times = [now + (_REDRAW_INTERVAL if self._output.draws else _MAX_SILENCE), self._give_up_at]
         if not self._stopped_by:
-            moments.append(deadline)
-        if self._asker is not None and self._asker.patience is not None:
-            moments.append(now + self._asker.patience)
-        return max(0.0, min(moment for moment in moments if moment is not None) - now)
+            times.append(deadline)
+        if self._approvals is not None and self._approvals.poll_interval is not None:
+            times.append(now + self._approvals.poll_interval)
+        return max(0.0, min(at for at in times if at is not None) - now)
 
-    def _heed(self, deadline: float | None) -> None:
+    def _check_signals(self, deadline: float | None) -> None:
         """Handle signals and timeouts."""
         if self._signals.is_hung_up:
             raise SystemExit(DETACHED)
@@ -192,79 +195,79 @@ class RunFollower:
             self._cancel()
         elif not self._stopped_by and deadline is not None and time.monotonic() >= deadline:
             if not self._cancels:
-                complain(f"holdfast: run {self.watch.run} has not ended yet.")
+                print_stderr(f"holdfast: run {self.events.run} has not ended yet.")
                 raise SystemExit(124)
             self._stopped_by = "timeout"
             self.is_overdue = True
             self._cancel()
-        if self._patience is not None and time.monotonic() >= self._patience:
+        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
             self._give_up()
 
     def _cancel(self) -> None:
         """Cancel this run, and continue to wait for its end (C-48)."""
-        self._speaker.doing("stopping")
-        self._patience = self._patience or time.monotonic() + _ENDING
-        self._link.patience = _ENDING / 2
-        path = self._link.path("runs", self.watch.run, "cancel")
+        self._output.set_activity("stopping")
+        self._give_up_at = self._give_up_at or time.monotonic() + _END_TIMEOUT
+        self._connection.timeout = _END_TIMEOUT / 2
+        path = self._connection.path("runs", self.events.run, "cancel")
         try:
-            self._link.send("POST", path, query=(("client_id", self._link.client_id),), can_repeat=True)
-            self._signals.heeded()
+            self._connection.send("POST", path, query=(("client_id", self._connection.client_id),), can_repeat=True)
+            self._signals.confirm_cancel()
         except ServerProblem as problem:
             # It has ended, or it is part of another run; the stored run shows which.
-            self._speaker.clear()
-            complain(str(problem))
-            self.watch.is_doubtful = True
-        except _LOST:
+            self._output.clear()
+            print_stderr(str(problem))
+            self.events.needs_refetch = True
+        except _CONNECTION_ERRORS:
             # Cancel again after reconnecting.
             self._stopped_by = ""
             raise
 
     def _give_up(self) -> None:
-        watch = self.watch
-        if watch.error and not self._stopped_by:
-            watch.end = RunComplete(watch.session, MessageId(""), watch.run, "failed", error=watch.error)
+        events = self.events
+        if events.error and not self._stopped_by:
+            events.end = RunComplete(events.session, MessageId(""), events.run, "failed", error=events.error)
             return
-        raise ServerGone(f"The run was asked to stop and has not ended yet: see `holdfast runs show {watch.run}`.")
+        raise ServerGone(f"The run was cancelled and has not ended yet: see `holdfast runs show {events.run}`.")
 
-    def _look(self) -> None:
+    def _fetch_run(self) -> None:
         """Fetch the stored run."""
-        self.watch.is_doubtful = False
-        run = self._link.ask(Run, "GET", self._link.path("runs", self.watch.run))
+        self.events.needs_refetch = False
+        run = self._connection.request(Run, "GET", self._connection.path("runs", self.events.run))
         if run.outcome is not None:
-            if run.number <= self._unheard:
-                self.watch.end = complete_of(self._link, run)
+            if run.number <= self._first_number:
+                self.events.end = fetch_run_complete(self._connection, run)
             return
-        if self._asker is not None:
-            self._asker.look()
-        if self._speaker.mode == "stream":
-            path = self._link.path("sessions", self.watch.session, "messages")
-            self.watch.catch_up(self._link.ask(tuple[Message, ...], "GET", path))
-        if self.watch.error and self._patience is None:
-            self._patience = time.monotonic() + _ENDING / 2
+        if self._approvals is not None:
+            self._approvals.refresh()
+        if self._output.mode == "stream":
+            path = self._connection.path("sessions", self.events.session, "messages")
+            self.events.process_messages(self._connection.request(tuple[Message, ...], "GET", path))
+        if self.events.error and self._give_up_at is None:
+            self._give_up_at = time.monotonic() + _END_TIMEOUT / 2
 
     def _resume(self) -> SyncEventStream:
         """Reconnect: restart the server if needed, fetch the run, then resume the stream."""
-        self._has_place = True
-        self._unheard = FROM_NOW
-        self._speaker.doing("looking for the server")
-        self._speaker.draw()
+        self._has_position = True
+        self._first_number = FROM_NOW
+        self._output.set_activity("reconnecting")
+        self._output.draw()
         try:
             for _ in range(3):
-                self._link.enter(self._signals.wait)
+                self._connection.open(self._signals.wait)
                 try:
-                    self._look()
-                    return self._link.stream(self._follower.since)
-                except _LOST:
-                    self._signals.wait(_TICK)
+                    self._fetch_run()
+                    return self._connection.stream(self._cursor.since)
+                except _CONNECTION_ERRORS:
+                    self._signals.wait(_REDRAW_INTERVAL)
         except ClientError as error:
             raise ServerGone(
                 f"{str(error).rstrip('.')}. The prompt is on disk; when a server runs again, "
-                f"`holdfast runs wait {self.watch.run}` tells how it ended."
+                f"`holdfast runs wait {self.events.run}` prints its answer."
             ) from None
-        raise ServerGone(f"The server keeps breaking off: try `holdfast runs wait {self.watch.run}` later.")
+        raise ServerGone(f"The connection breaks repeatedly: try `holdfast runs wait {self.events.run}` later.")
 
 
-def session_of(item: StreamEvent) -> SessionId | None:
+def event_session(item: StreamEvent) -> SessionId | None:
     """Return the session that an event belongs to."""
     match item.event:
         case SessionEvent(change=session):
@@ -284,12 +287,12 @@ def session_of(item: StreamEvent) -> SessionId | None:
         ):
             return thing.session_id or None
         case UnknownEvent(payload=dict() as payload):
-            return _named_session(payload)
+            return _session_in_payload(payload)
         case _:
             return None
 
 
-def _named_session(payload: dict[object, object]) -> SessionId | None:
+def _session_in_payload(payload: dict[object, object]) -> SessionId | None:
     for known in (payload, payload.get("payload")):
         if isinstance(known, dict) and isinstance(known.get("session_id"), str):
             return SessionId(known["session_id"])

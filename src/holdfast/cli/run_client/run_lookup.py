@@ -1,4 +1,8 @@
-"""Directories of detached runs, one file per run, so that a run is found from any directory."""
+"""Finding sessions and runs: ids from prefixes, the latest session, and the directories of detached runs.
+
+The directory of a detached run is recorded in a file per run in the data directory, so that the run is found from any
+directory.
+"""
 
 import os
 from collections.abc import Iterable
@@ -12,38 +16,38 @@ from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 
 __all__ = [
-    "choose_models",
-    "directory_of",
-    "in_full",
+    "expand_id",
     "latest_session",
-    "noted",
-    "remember",
-    "run_named",
-    "session_named",
+    "record_directory",
+    "recorded_directory",
+    "recorded_runs",
+    "resolve_run",
+    "resolve_session",
+    "select_models",
 ]
 
 
-_MOST = 500
+_MAX_RECORDED = 500
 """Maximum number of files; older ones are removed. A file is kept after its answer was fetched, so it can be fetched
 again.
 """
 
 
-def remember(data_dir: str, run: str, directory: str) -> None:
+def record_directory(data_dir: str, run: str, directory: str) -> None:
     """Record the directory of a run. A failed write is ignored: the run is still found from its own directory."""
-    place = os.path.join(data_dir, "detached")
+    directory_path = os.path.join(data_dir, "detached")
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        with open(os.path.join(place, run), "w", encoding="utf-8", errors="surrogateescape") as file:
+        os.makedirs(directory_path, mode=0o700, exist_ok=True)
+        with open(os.path.join(directory_path, run), "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(directory)
-        notes = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(place))
-        for _, path in notes[:-_MOST]:
+        notes = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(directory_path))
+        for _, path in notes[:-_MAX_RECORDED]:
             os.unlink(path)
     except OSError:
         return
 
 
-def directory_of(data_dir: str, run: str) -> str | None:
+def recorded_directory(data_dir: str, run: str) -> str | None:
     """Return the recorded directory of a run."""
     try:
         with open(os.path.join(data_dir, "detached", run), encoding="utf-8", errors="surrogateescape") as file:
@@ -52,7 +56,7 @@ def directory_of(data_dir: str, run: str) -> str | None:
         return None
 
 
-def noted(data_dir: str) -> list[str]:
+def recorded_runs(data_dir: str) -> list[str]:
     """Return the recorded runs."""
     try:
         return os.listdir(os.path.join(data_dir, "detached"))
@@ -60,68 +64,61 @@ def noted(data_dir: str) -> list[str]:
         return []
 
 
-# Preparations of a prompt: model selection and the session that was used last.
-
-
-def latest_session(link: ServerConnection) -> Session | None:
+def latest_session(connection: ServerConnection) -> Session | None:
     """Return the session that was used last; sessions of sub-agents do not count."""
-    sessions = link.ask(tuple[Session, ...], "GET", link.path("sessions"))
+    sessions = connection.request(tuple[Session, ...], "GET", connection.path("sessions"))
     own = [session for session in sessions if not session.parent_session_id]
     return max(own, key=lambda session: session.updated_at, default=None)
 
 
-def choose_models(link: ServerConnection, large: str | None, small: str | None) -> None:
+def select_models(connection: ServerConnection, large: str | None, small: str | None) -> None:
     """Store the selected models in the workspace's configuration, as other clients do."""
     kind: Literal["large", "small"]
     for kind, name in (("large", large), ("small", small)):
         if name:
-            choice = ConfigModel(kind, _choice(name), scope=1)
-            link.send("POST", link.path("config", "model"), body=choice, can_repeat=True)
+            choice = ConfigModel(kind, _parse_model(name), scope=1)
+            connection.send("POST", connection.path("config", "model"), body=choice, can_repeat=True)
     if large or small:
-        link.send("POST", link.path("agent", "update"), can_repeat=True)
+        connection.send("POST", connection.path("agent", "update"), can_repeat=True)
 
 
-def _choice(name: str) -> ModelChoice:
+def _parse_model(name: str) -> ModelChoice:
     """Split provider and model. A name without a provider is resolved by the server."""
     provider, slash, model = name.partition("/")
     return ModelChoice(model, provider) if slash and provider and model else ModelChoice(name, "")
 
 
-# Abbreviated ids: a unique prefix of a generated id is sufficient.
-
-_SHORTEST = 4
-_LONGEST = 32
+_MIN_PREFIX = 4
+_ID_LENGTH = 32
 """Generated ids have this many hexadecimal digits; a complete one is not looked up."""
 _DIGITS = frozenset("0123456789abcdef")
-_SHOWN = 5
-_MOST_RUNS = 1000
+_MAX_LISTED = 5
+_MAX_RUNS = 1000
 
 
-def session_named(link: ServerConnection, text: str) -> SessionId:
-    """Resolve a session id in the workspace of the link. An unknown id is returned unchanged, and the server refuses
-    it.
-    """
-    if not _SHORTEST <= len(text) < _LONGEST:
+def resolve_session(connection: ServerConnection, text: str) -> SessionId:
+    """Resolve a session id or its prefix. An unknown id is returned unchanged, and the server refuses it."""
+    if not _MIN_PREFIX <= len(text) < _ID_LENGTH:
         return SessionId(text)
-    sessions = link.ask(tuple[Session, ...], "GET", link.path("sessions"))
-    return SessionId(in_full(text, (session.id for session in sessions)))
+    sessions = connection.request(tuple[Session, ...], "GET", connection.path("sessions"))
+    return SessionId(expand_id(text, (session.id for session in sessions)))
 
 
-def run_named(link: ServerConnection, text: str, more: Iterable[str] = ()) -> RunId:
-    """Resolve a run id. `more` contains ids that are known from elsewhere."""
-    if not _SHORTEST <= len(text) < _LONGEST:
+def resolve_run(connection: ServerConnection, text: str, more: Iterable[str] = ()) -> RunId:
+    """Resolve a run id or its prefix. `more` contains ids of other workspaces."""
+    if not _MIN_PREFIX <= len(text) < _ID_LENGTH:
         return RunId(text)
-    runs = link.ask(tuple[Run, ...], "GET", link.path("runs"), query=(("limit", _MOST_RUNS),))
-    return RunId(in_full(text, [*(run.run_id for run in runs), *more]))
+    runs = connection.request(tuple[Run, ...], "GET", connection.path("runs"), query=(("limit", _MAX_RUNS),))
+    return RunId(expand_id(text, [*(run.run_id for run in runs), *more]))
 
 
-def in_full(text: str, known: Iterable[str]) -> str:
+def expand_id(text: str, known: Iterable[str]) -> str:
     """Return the one id with this prefix. Raises `BadRequest` if there are several."""
     known = set(known)
-    found = sorted(name for name in known if name.startswith(text) and len(name) == _LONGEST and set(name) <= _DIGITS)
+    found = sorted(name for name in known if name.startswith(text) and len(name) == _ID_LENGTH and set(name) <= _DIGITS)
     if text in known or not found:
         return text
     if len(found) > 1:
-        more = ", …" if len(found) > _SHOWN else ""
-        raise BadRequest(f"{text} can mean {', '.join(found[:_SHOWN])}{more}: give more of it.")
+        more = ", …" if len(found) > _MAX_LISTED else ""
+        raise BadRequest(f"{text} is ambiguous: {', '.join(found[:_MAX_LISTED])}{more}. Give a longer prefix.")
     return found[0]

@@ -10,7 +10,7 @@ __all__ = ["CANCELLED", "DETACHED", "Signals"]
 CANCELLED = 130
 DETACHED = 129
 
-_LEAVING = 0.25
+_CANCEL_GRACE = 0.25
 """Seconds for which a second signal waits for the first one's cancel request to be sent."""
 
 
@@ -25,7 +25,7 @@ class Signals:
         self.stops = 0
         self.is_hung_up = False
         self.is_running = False
-        self._is_heeded = False
+        self._is_cancel_confirmed = False
         self.wake, self._write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self._write, False)
@@ -35,11 +35,11 @@ class Signals:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._heard)
+                signal.signal(number, self._handle)
 
-    def heeded(self) -> None:
+    def confirm_cancel(self) -> None:
         """Record that the server has received the cancel. Exits after a second signal."""
-        self._is_heeded = True
+        self._is_cancel_confirmed = True
         if self.stops > 1:
             raise SystemExit(CANCELLED)
 
@@ -56,19 +56,19 @@ class Signals:
         except BlockingIOError:
             return
 
-    def _heard(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self.is_hung_up = True
             if not self.is_running:
                 raise SystemExit(DETACHED)
             return
         self.stops += 1
-        if not self.is_running or (self.stops > 1 and self._is_heeded) or self.stops > 2:
+        if not self.is_running or (self.stops > 1 and self._is_cancel_confirmed) or self.stops > 2:
             raise SystemExit(CANCELLED)
         if self.stops == 2:
-            signal.signal(signal.SIGALRM, _leave)
-            signal.setitimer(signal.ITIMER_REAL, _LEAVING)
+            signal.signal(signal.SIGALRM, _exit)
+            signal.setitimer(signal.ITIMER_REAL, _CANCEL_GRACE)
 
 
-def _leave(_number: int, _: FrameType | None) -> None:
+def _exit(_number: int, _: FrameType | None) -> None:
     raise SystemExit(CANCELLED)

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.extensions.lsp.lsp_types import path_of
+from holdfast.extensions.lsp.lsp_types import path_from_uri
 from holdfast.workspace.files.file_paths import glob_regex, is_within
 from holdfast.workspace.files.ignore_files import GENERATED_NAMES
 
-__all__ = ["Change", "Look", "Pattern", "changes", "looked", "of_interest", "pattern_of"]
+__all__ = ["Change", "FileScan", "Pattern", "compare_scans", "matching_changes", "parse_glob", "scan_files"]
 
-_MOST = 20_000
-_SECONDS = 0.5
+_MAX_FILES = 20_000
+_SCAN_TIMEOUT = 0.5
 
 Pattern: TypeAlias = Callable[[str], bool]
 """Returns whether a server watches a path."""
@@ -33,56 +33,56 @@ class Change(msgspec.Struct, frozen=True):
     kind: int
 
 
-class Look(msgspec.Struct, frozen=True):
-    """Time and size of each file, by path. `is_whole`: the scan was complete."""
+class FileScan(msgspec.Struct, frozen=True):
+    """Time and size of each file, by path. `is_complete`: the scan was complete."""
 
     files: dict[str, tuple[int, int]]
-    is_whole: bool = True
+    is_complete: bool = True
 
 
-def looked(root: str, others: Iterable[str] = (), seconds: float = _SECONDS) -> Look:
-    """Scan the files below a directory, up to limits of number and time, and the files `others`. Blocks."""
+def scan_files(root: str, extra: Iterable[str] = (), timeout: float = _SCAN_TIMEOUT) -> FileScan:
+    """Scan the files below a directory, up to limits of number and time, and the `extra` files. Blocks."""
     seen: dict[str, tuple[int, int]] = {}
-    for path in others:
+    for path in extra:
         with contextlib.suppress(OSError):
             status = os.stat(path)
             seen[path] = (status.st_mtime_ns, status.st_size)
-    waiting, until = [root], time.monotonic() + seconds
-    while waiting:
-        if len(seen) >= _MOST or time.monotonic() > until:
-            return Look(seen, is_whole=False)
+    pending, end = [root], time.monotonic() + timeout
+    while pending:
+        if len(seen) >= _MAX_FILES or time.monotonic() > end:
+            return FileScan(seen, is_complete=False)
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     if entry.name in GENERATED_NAMES:
                         continue
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        pending.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         seen[entry.path] = (status.st_mtime_ns, status.st_size)
         except OSError:
             continue
-    return Look(seen)
+    return FileScan(seen)
 
 
-def changes(before: Look, after: Look) -> list[Change]:
+def compare_scans(before: FileScan, after: FileScan) -> list[Change]:
     """Return the differences. Creations require that the first scan was complete, deletions that the second was."""
     old, new = before.files, after.files
     found = [Change(path, 2) for path in new.keys() & old.keys() if new[path] != old[path]]
-    if before.is_whole:
+    if before.is_complete:
         found += [Change(path, 1) for path in new.keys() - old.keys()]
-    if after.is_whole:
+    if after.is_complete:
         found += [Change(path, 3) for path in old.keys() - new.keys()]
     return sorted(found, key=lambda change: change.path)
 
 
-def pattern_of(given: object, root: str) -> Pattern | None:
+def parse_glob(given: object, root: str) -> Pattern | None:
     """Convert a registered glob pattern, with an optional base. Returns None if it is invalid."""
     base: Any = root
     if isinstance(given, dict):
         base, given = given.get("baseUri", ""), given.get("pattern")
-        base = path_of(base.get("uri", "") if isinstance(base, dict) else str(base)) or root
+        base = path_from_uri(base.get("uri", "") if isinstance(base, dict) else str(base)) or root
     if not isinstance(given, str):
         return None
     if given.startswith("/"):
@@ -96,7 +96,7 @@ def pattern_of(given: object, root: str) -> Pattern | None:
     return lambda path: is_within(base, path) and regex.match(path[len(base.rstrip("/")) + 1 :]) is not None
 
 
-def of_interest(found: Iterable[Change], patterns: Iterable[Pattern]) -> list[Change]:
+def matching_changes(found: Iterable[Change], patterns: Iterable[Pattern]) -> list[Change]:
     """Return the changes that match a pattern."""
     known = tuple(patterns)
-    return [change for change in found if any(fits(change.path) for fits in known)]
+    return [change for change in found if any(matches(change.path) for matches in known)]

@@ -1,4 +1,4 @@
-"""JSON-RPC connection to one language server over the pipes of its process.
+"""JSON-RPC connection to one language server: message framing, and requests over the pipes of its process.
 
 Sending never blocks: messages are queued, and one task writes them. A server that does not read, sends an invalid
 message, or exits is treated as gone, and pending requests fail immediately.
@@ -20,7 +20,7 @@ from holdfast.workspace.process.child_process import GuardedChild
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = [
-    "LONGEST",
+    "MAX_BODY_BYTES",
     "ConnectionClosed",
     "FrameParser",
     "Incoming",
@@ -29,18 +29,18 @@ __all__ = [
     "RequestRefused",
     "RequestTimeout",
     "RpcError",
-    "answer",
-    "notice",
-    "question",
-    "refusal",
+    "encode_error",
+    "encode_notification",
+    "encode_request",
+    "encode_response",
 ]
 
 
-# LSP framing of JSON-RPC messages: a header with the content length, then the body. Pure.
+# Framing, pure: a header with the content length, then the JSON body.
 
-LONGEST = 32 << 20
-_LONGEST_HEAD = 4_096
-_END = b"\r\n\r\n"
+MAX_BODY_BYTES = 32 << 20
+_MAX_HEADER_BYTES = 4_096
+_HEADER_END = b"\r\n\r\n"
 
 
 class ProtocolError(Exception):
@@ -71,91 +71,89 @@ _encoder = msgspec.json.Encoder()
 class FrameParser:
     """Incremental parser for messages."""
 
-    def __init__(self, longest: int = LONGEST) -> None:
-        self._longest = longest
-        self._unread = bytearray()
+    def __init__(self, max_body: int = MAX_BODY_BYTES) -> None:
+        self._max_body = max_body
+        self._buffer = bytearray()
         self._length = -1
         """Length of the current body; -1 while reading a header."""
 
     def feed(self, data: bytes) -> list[Incoming]:
         """Add input and return the messages that are now complete. Raises `ProtocolError`."""
-        self._unread += data
-        heard: list[Incoming] = []
-        while (body := self._body()) is not None:
+        self._buffer += data
+        messages: list[Incoming] = []
+        while (body := self._next_body()) is not None:
             try:
-                heard.append(_decoder.decode(whole_json(body)))
+                messages.append(_decoder.decode(whole_json(body)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"It sent a message that is no JSON-RPC: {error}.") from None
-        return heard
+        return messages
 
-    def _body(self) -> bytes | None:
+    def _next_body(self) -> bytes | None:
         if self._length < 0:
-            end = self._unread.find(_END)
-            if (end if end >= 0 else len(self._unread)) > _LONGEST_HEAD:
-                raise ProtocolError(f"It sent something else than messages: {_shown(self._unread)}.")
+            end = self._buffer.find(_HEADER_END)
+            if (end if end >= 0 else len(self._buffer)) > _MAX_HEADER_BYTES:
+                raise ProtocolError(f"It sent something else than messages: {_printable(self._buffer)}.")
             if end < 0:
                 return None
-            self._length = self._read_head(bytes(self._unread[:end]))
-            del self._unread[: end + len(_END)]
-        if len(self._unread) < self._length:
+            self._length = self._parse_header(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(_HEADER_END)]
+        if len(self._buffer) < self._length:
             return None
-        body = bytes(self._unread[: self._length])
-        del self._unread[: self._length]
+        body = bytes(self._buffer[: self._length])
+        del self._buffer[: self._length]
         self._length = -1
         return body
 
-    def _read_head(self, head: bytes) -> int:
-        for line in head.split(b"\r\n"):
+    def _parse_header(self, header: bytes) -> int:
+        for line in header.split(b"\r\n"):
             name, _, value = line.partition(b":")
             if name.strip().lower() == b"content-length" and value.strip().isdigit():
                 length = int(value)
-                if length > self._longest:
-                    raise ProtocolError(f"It sent a message of {length:,} bytes; at most {self._longest:,} are taken.")
+                if length > self._max_body:
+                    raise ProtocolError(f"It sent a message of {length:,} bytes; at most {self._max_body:,} are taken.")
                 return length
-        raise ProtocolError(f"It sent something else than messages: {_shown(head)}.")
+        raise ProtocolError(f"It sent something else than messages: {_printable(header)}.")
 
 
-def question(number: int, method: str, params: object) -> bytes:
+def encode_request(request_id: int, method: str, params: object) -> bytes:
     """Encode a request."""
-    return _framed({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    return _frame({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 
-def notice(method: str, params: object) -> bytes:
+def encode_notification(method: str, params: object) -> bytes:
     """Encode a notification."""
-    return _framed({"jsonrpc": "2.0", "method": method, "params": params})
+    return _frame({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def answer(to: int | str, result: object) -> bytes:
+def encode_response(id: int | str, result: object) -> bytes:
     """Encode a response."""
-    return _framed({"jsonrpc": "2.0", "id": to, "result": result})
+    return _frame({"jsonrpc": "2.0", "id": id, "result": result})
 
 
-def refusal(to: int | str, code: int, message: str) -> bytes:
+def encode_error(id: int | str, code: int, message: str) -> bytes:
     """Encode an error response."""
-    return _framed({"jsonrpc": "2.0", "id": to, "error": {"code": code, "message": message}})
+    return _frame({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
 
-def _framed(message: dict[str, Any]) -> bytes:
+def _frame(message: dict[str, Any]) -> bytes:
     body = _encoder.encode(message)
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def _shown(data: bytes | bytearray) -> str:
+def _printable(data: bytes | bytearray) -> str:
     text = bytes(data[:80]).decode("utf-8", "replace")
     return repr("".join(character if character.isprintable() else " " for character in text).strip())
 
 
-# JSON-RPC connection to one language server over the pipes of its process.
-
 _CHUNK = 1 << 16
-_MOST_WAITING = 32 << 20
-_LAST_WORDS = 2_000
-_FOR_LAST_WORDS = 0.2
-_BURST = 500
-_BREATH = 0.05
+_MAX_QUEUED_BYTES = 32 << 20
+_MAX_STDERR_TAIL = 2_000
+_STDERR_TIMEOUT = 0.2
+_BURST_MESSAGES = 500
+_BURST_PAUSE = 0.05
 """Pause in seconds after a burst of messages or output: a flooding server is read slowly."""
-_UNKNOWN_METHOD = -32601
-_TELLING = re.compile(r"(?i)\b(cannot|could not|no such|not found|failed|error)\b.{6}")
+_METHOD_NOT_FOUND = -32601
+_ERROR_LINE = re.compile(r"(?i)\b(cannot|could not|no such|not found|failed|error)\b.{6}")
 """Lines of stderr that explain more than the end of a stack trace."""
 
 
@@ -172,89 +170,91 @@ class RequestRefused(ToolError):
 
 
 class LspConnection:
-    """The connection. `hear` receives notifications and requests of the server, and its return value is the response.
-    `gone` is called once, with the reason. `printed` receives stderr output; `trace`, if set, receives all messages.
+    """The connection.
+
+    `on_message` receives the notifications and requests of the server; its return value is the result of a request.
+    `on_close` is called once, with the reason. `on_stderr` receives stderr output, `trace` all messages.
     """
 
     def __init__(
         self,
         child: GuardedChild,
-        hear: Callable[[Incoming], object],
-        gone: Callable[[str], None],
-        printed: Callable[[str], None] = lambda _: None,
+        on_message: Callable[[Incoming], object],
+        on_close: Callable[[str], None],
+        on_stderr: Callable[[str], None] = lambda _: None,
         trace: Callable[[str, str], None] | None = None,
     ) -> None:
         self._child = child
-        self._hear = hear
-        self._gone = gone
-        self._printed = printed
+        self._on_message = on_message
+        self._on_close = on_close
+        self._on_stderr = on_stderr
         self._trace = trace
         self._tasks = TaskOwner()
-        self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
-        self._count = 0
+        self._pending: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._last_id = 0
         self._outbox: deque[bytes] = deque()
-        self._waiting = 0
-        self._has_mail = asyncio.Event()
-        self._said = bytearray()
-        self.is_over = False
+        self._queued_bytes = 0
+        self._has_output = asyncio.Event()
+        self._stderr_tail = bytearray()
+        self.is_closed = False
 
     def start(self) -> None:
         """Start the reader, writer and watcher tasks."""
         self._tasks.start(self._read(), name="language server: read")
         self._tasks.start(self._write(), name="language server: write")
-        errors = self._tasks.start(self._keep_errors(), name="language server: errors")
-        self._tasks.start(self._watch(errors), name="language server: end")
+        errors = self._tasks.start(self._read_stderr(), name="language server: errors")
+        self._tasks.start(self._wait_for_exit(errors), name="language server: end")
 
     # Sending
 
-    def tell(self, method: str, params: object) -> None:
+    def notify(self, method: str, params: object) -> None:
         """Send a notification."""
-        self._post(method, notice(method, params))
+        self._enqueue(method, encode_notification(method, params))
 
-    async def ask(self, method: str, params: object, seconds: float) -> msgspec.Raw:
+    async def request(self, method: str, params: object, seconds: float) -> msgspec.Raw:
         """Send a request and return the result. Cancellation is sent to the server. Raises `ConnectionClosed`,
         `RequestTimeout` or `RequestRefused`.
         """
-        if self.is_over:
+        if self.is_closed:
             raise ConnectionClosed
-        self._count += 1
-        number = self._count
-        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        self._post(method, question(number, method, params))
+        self._last_id += 1
+        request_id = self._last_id
+        response: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = response
+        self._enqueue(method, encode_request(request_id, method, params))
         try:
             async with asyncio.timeout(seconds):
-                return await answer
+                return await response
         except TimeoutError:
             raise RequestTimeout(f"The language server did not answer within {seconds:g} s ({method}).") from None
         finally:
-            del self._answers[number]
-            if not answer.done() or answer.cancelled():
-                self.tell("$/cancelRequest", {"id": number})
+            del self._pending[request_id]
+            if not response.done() or response.cancelled():
+                self.notify("$/cancelRequest", {"id": request_id})
 
-    def _post(self, method: str, message: bytes) -> None:
-        if self.is_over:
+    def _enqueue(self, method: str, message: bytes) -> None:
+        if self.is_closed:
             return
         if self._trace is not None:
             self._trace(f"-> {method}", message.partition(b"\r\n\r\n")[2].decode("utf-8", "replace"))
         self._outbox.append(message)
-        self._waiting += len(message)
-        self._has_mail.set()
-        if self._waiting > _MOST_WAITING:
-            self._end("It does not read what it is told.")
+        self._queued_bytes += len(message)
+        self._has_output.set()
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
+            self._fail("It does not read what it is told.")
 
     async def _write(self) -> None:
         stdin = self._child.stdin
         assert stdin is not None
         with contextlib.suppress(OSError):
-            while not self.is_over:
-                await self._has_mail.wait()
-                self._has_mail.clear()
-                while self._outbox and not self.is_over:
+            while not self.is_closed:
+                await self._has_output.wait()
+                self._has_output.clear()
+                while self._outbox and not self.is_closed:
                     message = self._outbox.popleft()
                     stdin.write(message)
                     await stdin.drain()
-                    self._waiting -= len(message)
+                    self._queued_bytes -= len(message)
 
     # Receiving
 
@@ -263,78 +263,86 @@ class LspConnection:
         count = 0
         try:
             while data := await self._child.stdout.read(_CHUNK):
-                for heard in frames.feed(data):
-                    self._take(heard)
+                for message in frames.feed(data):
+                    self._handle(message)
                     count += 1
                 # Yield to other tasks, even if the server sends without a pause.
-                await asyncio.sleep(_BREATH if count > _BURST else 0)
-                count = 0 if count > _BURST else count
+                await asyncio.sleep(_BURST_PAUSE if count > _BURST_MESSAGES else 0)
+                count = 0 if count > _BURST_MESSAGES else count
         except ProtocolError as error:
-            self._end(str(error))
+            self._fail(str(error))
 
-    def _take(self, heard: Incoming) -> None:
-        if self.is_over:
+    def _handle(self, message: Incoming) -> None:
+        if self.is_closed:
             return
         if self._trace is not None:
-            said = (
-                heard.error.message if heard.error else bytes(heard.params if heard.method else heard.result).decode()
+            text = (
+                message.error.message
+                if message.error
+                else bytes(message.params if message.method else message.result).decode()
             )
-            self._trace(f"<- {heard.method or 'answer'}", said)
-        if heard.method and heard.id is not None:
-            result = self._hear(heard)
-            known = result is not NotImplemented
-            reply = answer(heard.id, result) if known else refusal(heard.id, _UNKNOWN_METHOD, "not known here")
-            self._post(f"answer to {heard.method}", reply)
-        elif heard.method:
-            self._hear(heard)
-        elif isinstance(heard.id, int) and (waiter := self._answers.get(heard.id)) is not None and not waiter.done():
-            if heard.error is not None:
-                waiter.set_exception(RequestRefused(f"The language server refused: {heard.error.message[:500]}"))
+            self._trace(f"<- {message.method or 'answer'}", text)
+        if message.method and message.id is not None:
+            result = self._on_message(message)
+            is_known = result is not NotImplemented
+            reply = (
+                encode_response(message.id, result)
+                if is_known
+                else encode_error(message.id, _METHOD_NOT_FOUND, "not known here")
+            )
+            self._enqueue(f"answer to {message.method}", reply)
+        elif message.method:
+            self._on_message(message)
+        elif (
+            isinstance(message.id, int) and (waiter := self._pending.get(message.id)) is not None and not waiter.done()
+        ):
+            if message.error is not None:
+                waiter.set_exception(RequestRefused(f"The language server refused: {message.error.message[:500]}"))
             else:
-                waiter.set_result(heard.result)
+                waiter.set_result(message.result)
 
-    async def _keep_errors(self) -> None:
+    async def _read_stderr(self) -> None:
         while data := await self._child.stderr.read(_CHUNK):
             if self._trace is not None:
                 self._trace("<- stderr", data.decode("utf-8", "replace"))
-            self._printed(data.decode("utf-8", "replace"))
-            self._said = (self._said + data)[-_LAST_WORDS:]
+            self._on_stderr(data.decode("utf-8", "replace"))
+            self._stderr_tail = (self._stderr_tail + data)[-_MAX_STDERR_TAIL:]
             if len(data) == _CHUNK:
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_BURST_PAUSE)
 
     # Shutdown
 
-    async def _watch(self, errors: asyncio.Task[None]) -> None:
+    async def _wait_for_exit(self, errors: asyncio.Task[None]) -> None:
         try:
             code = await self._child.wait()
-            await asyncio.wait((errors,), timeout=_FOR_LAST_WORDS)
-            self._end(f"It ended with exit code {code}.")
+            await asyncio.wait((errors,), timeout=_STDERR_TIMEOUT)
+            self._fail(f"It ended with exit code {code}.")
         except CannotStart as error:
-            self._end(str(error))
+            self._fail(str(error))
 
-    def _end(self, why: str) -> None:
-        if self.is_over:
+    def _fail(self, reason: str) -> None:
+        if self.is_closed:
             return
-        self._cut()
-        words = self._said.decode("utf-8", "replace").strip().splitlines()
-        telling = [line for line in words if _TELLING.search(line)] or words[-1:]
-        self._gone(f"{why} Its last words: {telling[0].strip()[:300]}" if telling else why)
+        self._mark_closed()
+        lines = self._stderr_tail.decode("utf-8", "replace").strip().splitlines()
+        explaining = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
+        self._on_close(f"{reason} Its last words: {explaining[0].strip()[:300]}" if explaining else reason)
 
-    def _cut(self) -> None:
-        self.is_over = True
-        self._has_mail.set()
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        self._has_output.set()
         self._outbox.clear()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ConnectionClosed())
+        for response in self._pending.values():
+            if not response.done():
+                response.set_exception(ConnectionClosed())
 
-    async def close(self, polite: float = 0.0) -> None:
-        """Kill the process and end all tasks. With `polite` seconds, request a shutdown first."""
+    async def close(self, shutdown_timeout: float = 0.0) -> None:
+        """Kill the process and end all tasks. With `shutdown_timeout` seconds, request a shutdown first."""
         try:
-            if polite and not self.is_over:
-                await self._part(polite)
+            if shutdown_timeout and not self.is_closed:
+                await self._shut_down(shutdown_timeout)
         finally:
-            self._cut()
+            self._mark_closed()
             self._child.kill()
             with contextlib.suppress(CannotStart):
                 await self._child.wait()
@@ -342,10 +350,10 @@ class LspConnection:
             self._child.close()
             await self._tasks.drain()
 
-    async def _part(self, seconds: float) -> None:
+    async def _shut_down(self, seconds: float) -> None:
         """Request a shutdown. Errors are ignored, because the process is killed afterwards."""
         with contextlib.suppress(ToolError, TimeoutError):
-            await self.ask("shutdown", None, seconds)
-            self.tell("exit", None)
+            await self.request("shutdown", None, seconds)
+            self.notify("exit", None)
             async with asyncio.timeout(seconds):
                 await self._child.wait()

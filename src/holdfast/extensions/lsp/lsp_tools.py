@@ -9,20 +9,26 @@ from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
-from holdfast.extensions.lsp.diagnostics_wait import WHEN_ASKED
+from holdfast.extensions.lsp.diagnostics_wait import ON_REQUEST
 from holdfast.extensions.lsp.lsp_manager import LspManager
-from holdfast.extensions.lsp.lsp_types import CallItem, Capabilities, Location
+from holdfast.extensions.lsp.lsp_types import CallHierarchyItem, Location, ServerCapabilities
 from holdfast.extensions.lsp.refactoring_tools import Rename, ReplaceSymbol
-from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, places, symbols_of
+from holdfast.extensions.lsp.symbol_search import (
+    Symbol,
+    SymbolLocation,
+    SymbolLocator,
+    document_symbols,
+    request_locations,
+)
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 
-__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "tools_of"]
+__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "create_lsp_tools"]
 
 
 # Tools that find definitions, references and calls with language servers.
 
-_MOST = 100
+_MAX_LOCATIONS = 100
 
 
 class SymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,14 +36,14 @@ class SymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="The file or directory to look for it; the workspace if left out.")] = "."
 
 
-class _Navigating(BaseTool[SymbolArguments]):
+class _NavigationTool(BaseTool[SymbolArguments]):
     """Requests locations for each position of a name until one of them has a result."""
 
     arguments = SymbolArguments
     is_parallel = True
-    word: ClassVar[str]
+    noun: ClassVar[str]
     method: ClassVar[str]
-    more: ClassVar[dict[str, object]] = {}
+    extra_params: ClassVar[dict[str, object]] = {}
 
     def __init__(self, locator: SymbolLocator) -> None:
         super().__init__()
@@ -45,50 +51,52 @@ class _Navigating(BaseTool[SymbolArguments]):
 
     @staticmethod
     @abstractmethod
-    def can(capabilities: Capabilities) -> object:
+    def capability(capabilities: ServerCapabilities) -> object:
         """Return the capability of the server for this request."""
 
     async def act(self, context: ToolContext, arguments: SymbolArguments) -> ToolOutcome:
         """Find the symbol and return its locations."""
-        symbol, word = arguments.symbol, self.word
+        symbol, noun = arguments.symbol, self.noun
         found: list[Location] = []
         lines: list[str] = []
-        for spot in await self._locator.spots(context, self.name, symbol, arguments.path, self.can):
-            if found := await places(self.method, spot, **self.more):
-                lines = await self._locator.told(spot.talk, found[:_MOST])
+        for location in await self._locator.locate(context, self.name, symbol, arguments.path, self.capability):
+            if found := await request_locations(self.method, location, **self.extra_params):
+                lines = await self._locator.format_locations(location.session, found[:_MAX_LOCATIONS])
                 break
         files = len({location.uri for location in found})
-        told = metadata(**{f"number_of_{word}s": len(found), "number_of_files": files, "truncated": len(found) > _MOST})
+        details = metadata(
+            **{f"number_of_{noun}s": len(found), "number_of_files": files, "truncated": len(found) > _MAX_LOCATIONS}
+        )
         if not found:
-            return ToolOutcome(f"No {word} of {symbol} was found.", told)
-        head = f"{len(found)} {word}{'s' * (len(found) > 1)} of {symbol} in {files} file{'s' * (files > 1)}:"
-        rest = [f"({len(found) - _MOST} more)"] if len(found) > _MOST else []
-        return ToolOutcome("\n".join([head, *lines, *rest]), told)
+            return ToolOutcome(f"No {noun} of {symbol} was found.", details)
+        heading = f"{len(found)} {noun}{'s' * (len(found) > 1)} of {symbol} in {files} file{'s' * (files > 1)}:"
+        rest = [f"({len(found) - _MAX_LOCATIONS} more)"] if len(found) > _MAX_LOCATIONS else []
+        return ToolOutcome("\n".join([heading, *lines, *rest]), details)
 
 
-class References(_Navigating):
+class References(_NavigationTool):
     """Finds the references to a symbol."""
 
     name = "lsp_references"
-    word = "reference"
+    noun = "reference"
     method = "textDocument/references"
-    more: ClassVar[dict[str, object]] = {"context": {"includeDeclaration": True}}
+    extra_params: ClassVar[dict[str, object]] = {"context": {"includeDeclaration": True}}
 
     @staticmethod
-    def can(capabilities: Capabilities) -> object:
+    def capability(capabilities: ServerCapabilities) -> object:
         """Return the references capability."""
         return capabilities.references_provider
 
 
-class Definition(_Navigating):
+class Definition(_NavigationTool):
     """Finds the definition of a symbol."""
 
     name = "lsp_definition"
-    word = "definition"
+    noun = "definition"
     method = "textDocument/definition"
 
     @staticmethod
-    def can(capabilities: Capabilities) -> object:
+    def capability(capabilities: ServerCapabilities) -> object:
         """Return the definition capability."""
         return capabilities.definition_provider
 
@@ -100,8 +108,8 @@ class CallArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Call(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    source: CallItem | None = None
-    target: CallItem | None = None
+    source: CallHierarchyItem | None = None
+    target: CallHierarchyItem | None = None
 
 
 class CallHierarchy(BaseTool[CallArguments]):
@@ -118,36 +126,36 @@ class CallHierarchy(BaseTool[CallArguments]):
     async def act(self, context: ToolContext, arguments: CallArguments) -> ToolOutcome:
         """Find the function and return its calls."""
         symbol = arguments.symbol
-        spots = await self._locator.spots(
-            context, self.name, symbol, arguments.path, lambda can: can.call_hierarchy_provider
+        locations = await self._locator.locate(
+            context, self.name, symbol, arguments.path, lambda capability: capability.call_hierarchy_provider
         )
-        for spot in spots:
-            if (found := await self._calls(spot, arguments.direction)) is not None:
+        for location in locations:
+            if (found := await self._request_calls(location, arguments.direction)) is not None:
                 break
         else:
             raise ToolError(f"{symbol} is no function that the language server knows. Use grep.")
         verb = "calls it" if arguments.direction == "incoming" else "is called by it"
-        told = metadata(number_of_calls=len(found))
+        details = metadata(number_of_calls=len(found))
         if not found:
-            return ToolOutcome(f"Nothing {verb}.", told)
-        items = [Location(item.uri, item.selection_range) for item in found[:_MOST]]
-        lines = await self._locator.told(spot.talk, items)
-        named = [f"{item.name}  {line}" for item, line in zip(found, lines, strict=False)]
-        return ToolOutcome("\n".join([f"What {verb}:", *named]), told)
+            return ToolOutcome(f"Nothing {verb}.", details)
+        items = [Location(item.uri, item.selection_range) for item in found[:_MAX_LOCATIONS]]
+        lines = await self._locator.format_locations(location.session, items)
+        named_lines = [f"{item.name}  {line}" for item, line in zip(found, lines, strict=False)]
+        return ToolOutcome("\n".join([f"What {verb}:", *named_lines]), details)
 
-    async def _calls(self, spot: SymbolLocation, direction: str) -> list[CallItem] | None:
+    async def _request_calls(self, location: SymbolLocation, direction: str) -> list[CallHierarchyItem] | None:
         prepare = "textDocument/prepareCallHierarchy"
-        items = await spot.talk.ask_at(prepare, spot.path, spot.position, list[dict[str, object]])
+        items = await location.session.request_at(prepare, location.path, location.position, list[dict[str, object]])
         if not items:
             return None
-        answer = await spot.talk.ask(f"callHierarchy/{direction}Calls", {"item": items[0]}, list[_Call])
+        answer = await location.session.request(f"callHierarchy/{direction}Calls", {"item": items[0]}, list[_Call])
         found = [call.source or call.target for call in answer or []]
         return [item for item in found if item is not None]
 
 
 # Tools for diagnostics, document symbols and restarts, and the list of all LSP tools.
 
-_MOST_SYMBOLS = 400
+_MAX_SYMBOLS = 400
 _KINDS = (
     "", "file", "module", "namespace", "package", "class", "method", "property", "field", "constructor", "enum",
     "interface", "function", "variable", "constant", "string", "number", "boolean", "array", "object", "key", "null",
@@ -166,9 +174,9 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
     arguments = DiagnosticsArguments
     is_parallel = True
 
-    def __init__(self, fleet: LspManager) -> None:
+    def __init__(self, manager: LspManager) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._manager = manager
 
     async def act(self, context: ToolContext, arguments: DiagnosticsArguments) -> ToolOutcome:
         """Request permission, wait for diagnostics, and format them."""
@@ -178,26 +186,26 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
             params = {"file_path": place.path}
             await context.permit(Permit(self.name, "read", place.path, f"Check file {place.path}", params))
             path = place.path
-            answered = await self._fleet.ask_about(path, WHEN_ASKED)
-            if not answered:
-                raise ToolError(f"There is no language server for {place.name}. {self._trouble()}".strip())
+            responses = await self._manager.request_diagnostics(path, ON_REQUEST)
+            if not responses:
+                raise ToolError(f"There is no language server for {place.name}. {self._server_errors()}".strip())
         else:
-            await self._fleet.catch_up()
-            answered = {}
-        here, elsewhere = self._fleet.findings(path)
-        told = self._fleet.report(path, answered, is_brief=False) or self._nothing(path)
+            await self._manager.sync_file_changes()
+            responses = {}
+        here, elsewhere = self._manager.diagnostics(path)
+        details = self._manager.format_report(path, responses, is_brief=False) or self._no_diagnostics(path)
         numbers = metadata(file_diagnostics=len(here), project_diagnostics=len(elsewhere))
-        return ToolOutcome("\n".join(filter(None, [told, self._trouble()])), numbers)
+        return ToolOutcome("\n".join(filter(None, [details, self._server_errors()])), numbers)
 
-    def _nothing(self, path: str) -> str:
-        names = ", ".join(server.name for server in self._fleet.servers if server.talk is not None)
+    def _no_diagnostics(self, path: str) -> str:
+        names = ", ".join(server.name for server in self._manager.servers if server.session is not None)
         if not names:
             return "No language server is running yet. Name a file to start the one for it."
         return f"Nothing is wrong with {'the file' if path else 'the files they know'}, say {names}."
 
-    def _trouble(self) -> str:
-        failed = [server for server in self._fleet.servers if server.standing.error]
-        return "\n".join(f"({server.name} does not run: {server.standing.error})" for server in failed)
+    def _server_errors(self) -> str:
+        failed = [server for server in self._manager.servers if server.status.error]
+        return "\n".join(f"({server.name} does not run: {server.status.error})" for server in failed)
 
 
 class SymbolsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,17 +227,17 @@ class Symbols(BaseTool[SymbolsArguments]):
         """Request permission and return one line for each symbol."""
         place = await resolve_location(context, arguments.file_path)
         await context.permit(Permit(self.name, "read", place.path, f"Read {place.path}", {"file_path": place.path}))
-        talk, *_ = await self._locator.talks(place.path, lambda can: can.document_symbol_provider)
-        symbols = await symbols_of(talk, place.path)
-        told = metadata(file_path=place.path, number_of_symbols=len(symbols), truncated=len(symbols) > _MOST_SYMBOLS)
+        session, *_ = await self._locator.sessions(place.path, lambda capability: capability.document_symbol_provider)
+        symbols = await document_symbols(session, place.path)
+        details = metadata(file_path=place.path, number_of_symbols=len(symbols), truncated=len(symbols) > _MAX_SYMBOLS)
         if not symbols:
-            return ToolOutcome(f"{place.name} has no symbols.", told)
-        lines = [_line(symbol) for symbol in symbols[:_MOST_SYMBOLS]]
+            return ToolOutcome(f"{place.name} has no symbols.", details)
+        lines = [_symbol_line(symbol) for symbol in symbols[:_MAX_SYMBOLS]]
         more = len(symbols) - len(lines)
-        return ToolOutcome("\n".join([*lines, *([f"({more} more)"] if more else [])]), told)
+        return ToolOutcome("\n".join([*lines, *([f"({more} more)"] if more else [])]), details)
 
 
-def _line(symbol: Symbol) -> str:
+def _symbol_line(symbol: Symbol) -> str:
     kind = _KINDS[symbol.kind] if 0 < symbol.kind < len(_KINDS) else "symbol"
     detail = f" {symbol.detail}" if symbol.detail else ""
     lines = f"{symbol.first + 1}" if symbol.first == symbol.last else f"{symbol.first + 1}-{symbol.last + 1}"
@@ -246,28 +254,28 @@ class Restart(BaseTool[RestartArguments]):
     name = "lsp_restart"
     arguments = RestartArguments
 
-    def __init__(self, fleet: LspManager) -> None:
+    def __init__(self, manager: LspManager) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._manager = manager
 
     async def act(self, context: ToolContext, arguments: RestartArguments) -> ToolOutcome:
         """Restart the servers and return their names."""
-        names = self._fleet.restart(arguments.name)
+        names = self._manager.restart(arguments.name)
         if not names:
             return ToolOutcome("No language server is running: the first file of its kind starts one.")
         return ToolOutcome(f"Restarting {', '.join(names)}.", metadata(servers=names))
 
 
-def tools_of(fleet: LspManager) -> Sequence[Tool]:
+def create_lsp_tools(manager: LspManager) -> Sequence[Tool]:
     """Return all LSP tools."""
-    locator = SymbolLocator(fleet)
+    locator = SymbolLocator(manager)
     return (
         CallHierarchy(locator),
         Definition(locator),
-        Diagnostics(fleet),
+        Diagnostics(manager),
         References(locator),
-        Rename(fleet, locator),
-        ReplaceSymbol(fleet, locator),
-        Restart(fleet),
+        Rename(manager, locator),
+        ReplaceSymbol(manager, locator),
+        Restart(manager),
         Symbols(locator),
     )

@@ -6,18 +6,18 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 __all__ = [
-    "CallItem",
-    "Capabilities",
+    "CallHierarchyItem",
     "Diagnostic",
     "DocumentSymbol",
-    "Link",
     "Location",
+    "LocationLink",
     "Position",
     "Range",
+    "ServerCapabilities",
     "TextEdit",
     "WorkspaceEdit",
-    "path_of",
-    "uri_of",
+    "file_uri",
+    "path_from_uri",
 ]
 
 
@@ -53,7 +53,7 @@ class Location(msgspec.Struct, frozen=True, order=True):
     range: Range
 
 
-class Link(msgspec.Struct, frozen=True, rename="camel"):
+class LocationLink(msgspec.Struct, frozen=True, rename="camel"):
     """A location link, the alternative form of a location."""
 
     target_uri: str
@@ -73,7 +73,7 @@ class DocumentSymbol(msgspec.Struct, frozen=True, rename="camel"):
     children: list["DocumentSymbol"] | None = None
 
 
-class CallItem(msgspec.Struct, frozen=True, rename="camel"):
+class CallHierarchyItem(msgspec.Struct, frozen=True, rename="camel"):
     """A caller or callee in a call hierarchy."""
 
     name: str
@@ -124,7 +124,7 @@ class WorkspaceEdit(msgspec.Struct, frozen=True, rename="camel"):
         return edits
 
 
-class Capabilities(msgspec.Struct, frozen=True, rename="camel"):
+class ServerCapabilities(msgspec.Struct, frozen=True, rename="camel"):
     """Server capabilities. A capability is present unless it is omitted, null or false."""
 
     position_encoding: str = "utf-16"
@@ -151,18 +151,18 @@ class Capabilities(msgspec.Struct, frozen=True, rename="camel"):
         return isinstance(save, dict) and bool(save.get("includeText"))
 
     @property
-    def takes_folders(self) -> bool:
+    def accepts_folder_changes(self) -> bool:
         """True if the server accepts changes of workspace folders."""
         folders = self.workspace.get("workspaceFolders") if isinstance(self.workspace, dict) else None
         return isinstance(folders, dict) and bool(folders.get("supported")) and bool(folders.get("changeNotifications"))
 
 
-def uri_of(path: str) -> str:
+def file_uri(path: str) -> str:
     """Return the file URI of a path."""
     return "file://" + quote(path.encode("utf-8", "surrogateescape"))
 
 
-def path_of(uri: str) -> str:
+def path_from_uri(uri: str) -> str:
     """Return the path of a file URI, or an empty string for other URIs."""
     try:
         parts = urlsplit(uri)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from holdfast.extensions.lsp.lsp_types import Position, TextEdit
 
-__all__ = ["ENCODINGS", "Encoding", "Text", "applied"]
+__all__ = ["ENCODINGS", "Encoding", "Text", "apply_edits"]
 
 Encoding = Literal["utf-16", "utf-32", "utf-8"]
 ENCODINGS: tuple[Encoding, ...] = ("utf-16", "utf-32", "utf-8")
@@ -38,33 +38,33 @@ class Text:
         if position.line >= len(self._starts):
             return len(self.text)
         line = self.line(position.line)
-        return self._starts[position.line] + _points(line, position.character, self._encoding)
+        return self._starts[position.line] + _count_code_points(line, position.character, self._encoding)
 
     def position(self, line: int, column: int) -> Position:
         """Convert a line and a column in code points, both from 0."""
-        return Position(line, _units(self.line(line)[:column], self._encoding))
+        return Position(line, _count_units(self.line(line)[:column], self._encoding))
 
     def column(self, position: Position) -> int:
         """Return the column in code points, from 0."""
         return self.index(position) - self._starts[min(position.line, len(self._starts) - 1)]
 
 
-def applied(text: str, edits: Iterable[TextEdit], encoding: str = "utf-16") -> str:
+def apply_edits(text: str, edits: Iterable[TextEdit], encoding: str = "utf-16") -> str:
     """Apply the edits, whose positions all refer to the original text. Raises `ValueError` if they overlap."""
     lines = Text(text, encoding)
-    places = sorted(((lines.index(edit.range.start), lines.index(edit.range.end)), number, edit.new_text)
+    replacements = sorted(((lines.index(edit.range.start), lines.index(edit.range.end)), number, edit.new_text)
                     for number, edit in enumerate(edits))  # fmt: skip
     pieces: list[str] = []
-    done = 0
-    for (start, end), _, new in places:
-        if start < done or end < start:
+    copied_to = 0
+    for (start, end), _, new in replacements:
+        if start < copied_to or end < start:
             raise ValueError("edits overlap")
-        pieces += [text[done:start], new]
-        done = end
-    return "".join([*pieces, text[done:]])
+        pieces += [text[copied_to:start], new]
+        copied_to = end
+    return "".join([*pieces, text[copied_to:]])
 
 
-def _units(text: str, encoding: str) -> int:
+def _count_units(text: str, encoding: str) -> int:
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-8":
@@ -72,13 +72,13 @@ def _units(text: str, encoding: str) -> int:
     return len(text) + sum(character > "\uffff" for character in text)
 
 
-def _points(line: str, units: int, encoding: str) -> int:
+def _count_code_points(line: str, units: int, encoding: str) -> int:
     """Return the number of whole code points in `units` code units."""
     if encoding == "utf-32" or line.isascii():
         return min(max(0, units), len(line))
     left = units
     for place, character in enumerate(line):
-        left -= _units(character, encoding)
+        left -= _count_units(character, encoding)
         if left < 0:
             return place
     return len(line)

@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE
+from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE
 from holdfast.extensions.lsp.lsp_connection import RequestRefused
 from holdfast.extensions.lsp.lsp_manager import LspManager
-from holdfast.extensions.lsp.lsp_types import TextEdit, WorkspaceEdit, path_of
-from holdfast.extensions.lsp.positions import applied
-from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, symbols_of
+from holdfast.extensions.lsp.lsp_types import TextEdit, WorkspaceEdit, path_from_uri
+from holdfast.extensions.lsp.positions import apply_edits
+from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, document_symbols
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import PlannedChange, change_file, current_file, make_change, plan_change, read_current
 from holdfast.workspace.files.file_paths import display_path, is_within
@@ -23,7 +23,7 @@ from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 __all__ = ["Rename", "RenameArguments", "ReplaceSymbol", "ReplaceSymbolArguments"]
 
 
-_MOST_FILES = 500
+_MAX_FILES = 500
 
 
 class RenameArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,76 +38,80 @@ class Rename(BaseTool[RenameArguments]):
     name = "lsp_rename"
     arguments = RenameArguments
 
-    def __init__(self, fleet: LspManager, locator: SymbolLocator) -> None:
+    def __init__(self, manager: LspManager, locator: SymbolLocator) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._manager = manager
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: RenameArguments) -> ToolOutcome:
         """Compute all edits, request permission for each file, then write them."""
         symbol = arguments.symbol
-        spots = await self._locator.spots(context, self.name, symbol, arguments.path, lambda can: can.rename_provider)
-        spot, edits = await self._edits(spots, arguments)
+        locations = await self._locator.locate(
+            context, self.name, symbol, arguments.path, lambda capability: capability.rename_provider
+        )
+        location, edits = await self._request_edits(locations, arguments)
         # Permission for every file is requested before the first one is written.
-        plans = [await self._planned(context, spot, path, changes) for path, changes in sorted(edits.items())]
+        plans = [await self._plan_file(context, location, path, changes) for path, changes in sorted(edits.items())]
         for part, (plan, is_known) in enumerate(plans, 1):
             await make_change(context, plan, part=part, is_known=is_known)
         lines = [f"Renamed {symbol} to {arguments.new_name} in {len(plans)} file{'s' * (len(plans) > 1)}:"]
-        lines += [f"{display_path(self._fleet.root, path)}: {len(changes)}" for path, changes in sorted(edits.items())]
-        told = metadata(
+        lines += [
+            f"{display_path(self._manager.root, path)}: {len(changes)}" for path, changes in sorted(edits.items())
+        ]
+        details = metadata(
             files=[plan.now.location.path for plan, _ in plans],
             additions=sum(plan.difference.additions for plan, _ in plans),
             removals=sum(plan.difference.removals for plan, _ in plans),
         )
-        answered = await self._fleet.ask_about(spot.path, AFTER_A_CHANGE)
-        remark = self._fleet.report(spot.path, answered, is_brief=True)
-        return ToolOutcome("\n".join(filter(None, [*lines, remark])), told)
+        responses = await self._manager.request_diagnostics(location.path, AFTER_CHANGE)
+        diagnostics = self._manager.format_report(location.path, responses, is_brief=True)
+        return ToolOutcome("\n".join(filter(None, [*lines, diagnostics])), details)
 
-    async def _edits(
-        self, spots: list[SymbolLocation], arguments: RenameArguments
+    async def _request_edits(
+        self, locations: list[SymbolLocation], arguments: RenameArguments
     ) -> tuple[SymbolLocation, dict[str, list[TextEdit]]]:
         """Return the edits of the first server that can rename the symbol."""
-        trouble: ToolError | None = None
-        for spot in spots:
+        last_error: ToolError | None = None
+        for location in locations:
             try:
-                edit = await spot.talk.ask_at(
+                edit = await location.session.request_at(
                     "textDocument/rename",
-                    spot.path,
-                    spot.position,
+                    location.path,
+                    location.position,
                     WorkspaceEdit,
                     newName=arguments.new_name,
                 )
             except RequestRefused as error:
-                trouble = error
+                last_error = error
                 continue
-            if edit is not None and (found := self._checked(edit)):
-                return spot, found
-        raise trouble or ToolError(f"The language server cannot rename {arguments.symbol}. Use edit.")
+            if edit is not None and (found := self._validate(edit)):
+                return location, found
+        raise last_error or ToolError(f"The language server cannot rename {arguments.symbol}. Use edit.")
 
-    def _checked(self, edit: WorkspaceEdit) -> dict[str, list[TextEdit]]:
+    def _validate(self, edit: WorkspaceEdit) -> dict[str, list[TextEdit]]:
         if edit.moves_files:
             raise ToolError("The language server wants to move files too, which is not done. Use bash and edit.")
-        found = {path_of(uri): edits for uri, edits in edit.by_uri().items() if edits}
-        outside = [path for path in found if not is_within(self._fleet.root, os.path.realpath(path))]
+        found = {path_from_uri(uri): edits for uri, edits in edit.by_uri().items() if edits}
+        outside = [path for path in found if not is_within(self._manager.root, os.path.realpath(path))]
         if outside:
             raise ToolError(f"It is also used outside of the workspace ({outside[0] or 'not a file'}): not renamed.")
-        if len(found) > _MOST_FILES:
-            raise ToolError(f"It is used in {len(found)} files; at most {_MOST_FILES} are changed at once.")
+        if len(found) > _MAX_FILES:
+            raise ToolError(f"It is used in {len(found)} files; at most {_MAX_FILES} are changed at once.")
         return found
 
-    async def _planned(
-        self, context: ToolContext, spot: SymbolLocation, path: str, edits: list[TextEdit]
+    async def _plan_file(
+        self, context: ToolContext, location: SymbolLocation, path: str, edits: list[TextEdit]
     ) -> tuple[PlannedChange, bool]:
         """Compute the new text of one file and request permission. Raises `ToolError` if the file differs from the
         server's version.
         """
         now, is_known = await read_current(context, path)
-        document = spot.talk.documents.open.get(path)
+        document = location.session.documents.open.get(path)
         if now.text is None or (document is not None and document.text != now.text):
             raise ToolError(f"{now.location.name} has changed meanwhile; nothing was renamed. Try again.")
-        encoding = spot.talk.capabilities.position_encoding
+        encoding = location.session.capabilities.position_encoding
         try:
-            text = await asyncio.to_thread(applied, now.text, edits, encoding)
+            text = await asyncio.to_thread(apply_edits, now.text, edits, encoding)
         except ValueError:
             raise ToolError(f"The edits of {now.location.name} make no sense; nothing was renamed. Use edit.") from None
         return await plan_change(context, self.name, now, text), bool(is_known)
@@ -131,9 +135,9 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
     name = "lsp_replace_symbol"
     arguments = ReplaceSymbolArguments
 
-    def __init__(self, fleet: LspManager, locator: SymbolLocator) -> None:
+    def __init__(self, manager: LspManager, locator: SymbolLocator) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._manager = manager
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: ReplaceSymbolArguments) -> ToolOutcome:
@@ -144,13 +148,13 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
         if not arguments.replacement and arguments.action != "delete":
             raise ToolError("The replacement is empty: give its lines, or use the action delete.")
         path = now.location.path
-        talk, *_ = await self._locator.talks(path, lambda can: can.document_symbol_provider)
-        symbol = _only(await symbols_of(talk, path), arguments.symbol, now.location.name)
-        if talk.documents.open[path].text != now.text:
+        session, *_ = await self._locator.sessions(path, lambda capability: capability.document_symbol_provider)
+        symbol = _find_unique(await document_symbols(session, path), arguments.symbol, now.location.name)
+        if session.documents.open[path].text != now.text:
             raise ToolError(f"{now.location.name} has changed meanwhile. Use view again.")
-        text = await asyncio.to_thread(_changed, now.text, symbol, arguments)
+        text = await asyncio.to_thread(_apply, now.text, symbol, arguments)
         difference, before, after = await change_file(context, self.name, now, text)
-        told = metadata(
+        details = metadata(
             file_path=path,
             old_content=before,
             new_content=after,
@@ -158,15 +162,15 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
             additions=difference.additions,
             removals=difference.removals,
         )
-        words = {"replace": "Replaced", "delete": "Removed", "add_before": "Added before", "add_after": "Added after"}
+        verbs = {"replace": "Replaced", "delete": "Removed", "add_before": "Added before", "add_after": "Added after"}
         counts = f"({difference.counts})"
-        done = f"{words[arguments.action]} {'.'.join(symbol.path)} in {now.location.name} {counts}."
-        answered = await self._fleet.ask_about(path, AFTER_A_CHANGE)
-        remark = self._fleet.report(path, answered, is_brief=True)
-        return ToolOutcome("\n".join(filter(None, [done, remark])), told)
+        summary = f"{verbs[arguments.action]} {'.'.join(symbol.path)} in {now.location.name} {counts}."
+        responses = await self._manager.request_diagnostics(path, AFTER_CHANGE)
+        diagnostics = self._manager.format_report(path, responses, is_brief=True)
+        return ToolOutcome("\n".join(filter(None, [summary, diagnostics])), details)
 
 
-def _only(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
+def _find_unique(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
     names = tuple(wanted.replace("::", ".").replace("#", ".").removesuffix("()").split("."))
     found = [symbol for symbol in symbols if symbol.path[-len(names) :] == names]
     if not found:
@@ -179,7 +183,7 @@ def _only(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
     return found[0]
 
 
-def _changed(text: str, symbol: Symbol, arguments: ReplaceSymbolArguments) -> str:
+def _apply(text: str, symbol: Symbol, arguments: ReplaceSymbolArguments) -> str:
     """Return the changed text. Whole lines are replaced, including any other code on them."""
     end = line_ending(text)
     lines = text.splitlines(keepends=True)

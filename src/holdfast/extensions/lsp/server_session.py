@@ -1,4 +1,8 @@
-"""Session with one process of a language server: capabilities, open documents and diagnostics."""
+"""Session with one process of a language server: the `initialize` handshake, open documents and diagnostics.
+
+A `ServerSession` holds the protocol state of one process and is discarded with it. Processes, restarts and waiting
+belong to `language_server`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -7,20 +11,28 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.extensions.lsp.diagnostics import DiagnosticStore
-from holdfast.extensions.lsp.file_changes import Change, Pattern, of_interest, pattern_of
+from holdfast.extensions.lsp.file_changes import Change, Pattern, matching_changes, parse_glob
 from holdfast.extensions.lsp.lsp_connection import Incoming, LspConnection, RequestRefused
-from holdfast.extensions.lsp.lsp_types import Capabilities, Diagnostic, Position, uri_of
+from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, ServerCapabilities, file_uri
 from holdfast.extensions.lsp.positions import ENCODINGS
-from holdfast.extensions.lsp.server_config import ServerConfig, language_of
+from holdfast.extensions.lsp.server_config import ServerConfig, language_id
 from holdfast.workspace.files.file_paths import is_within
 
-__all__ = ["ANSWER", "Document", "Documents", "ServerSession", "configured", "folders", "greeting"]
+__all__ = [
+    "REQUEST_TIMEOUT",
+    "Document",
+    "Documents",
+    "ServerSession",
+    "configuration_section",
+    "initialize_params",
+    "workspace_folders",
+]
 
 
-# Open documents of a language server. Pure: notifications are passed to a callback.
+# Text document synchronization. Pure: notifications are passed to a callback.
 
-_MOST_OPEN = 64
-_MOST_TEXT = 16 << 20
+_MAX_OPEN = 64
+_MAX_TEXT = 16 << 20
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -31,10 +43,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Documents:
-    """The open documents of one server. `tell` sends a notification. Saves are sent if the server requested them."""
+    """The open documents of one server. `notify` sends a notification. Saves are sent if the server requested them."""
 
-    def __init__(self, tell: Callable[[str, object], None], *, saves: bool = False, saves_text: bool = False) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[str, object], None], *, saves: bool = False, saves_text: bool = False) -> None:
+        self._notify = notify
         self._saves = saves
         self._saves_text = saves_text
         self._open: dict[str, Document] = {}
@@ -46,7 +58,7 @@ class Documents:
 
     def sync(self, path: str, text: str) -> bool:
         """Send this text if it differs from the server's version. Returns whether it was sent."""
-        uri = uri_of(path)
+        uri = file_uri(path)
         known = self._open.pop(path, None)
         if known is not None and known.text == text:
             self._open[path] = known
@@ -55,41 +67,41 @@ class Documents:
         self._open[path] = Document(version, text)
         if known is None:
             name = path.rpartition("/")[2]
-            item = {"uri": uri, "languageId": language_of(name), "version": version, "text": text}
-            self._tell("textDocument/didOpen", {"textDocument": item})
-            self._make_room()
+            item = {"uri": uri, "languageId": language_id(name), "version": version, "text": text}
+            self._notify("textDocument/didOpen", {"textDocument": item})
+            self._evict()
             return True
-        changed = {"textDocument": {"uri": uri, "version": version}, "contentChanges": [{"text": text}]}
-        self._tell("textDocument/didChange", changed)
+        change = {"textDocument": {"uri": uri, "version": version}, "contentChanges": [{"text": text}]}
+        self._notify("textDocument/didChange", change)
         if self._saves:
             saved: dict[str, object] = {"textDocument": {"uri": uri}}
-            self._tell("textDocument/didSave", saved | ({"text": text} if self._saves_text else {}))
+            self._notify("textDocument/didSave", saved | ({"text": text} if self._saves_text else {}))
         return True
 
     def close(self, path: str) -> None:
         """Close a document, if it is open."""
         if self._open.pop(path, None) is not None:
-            self._tell("textDocument/didClose", {"textDocument": {"uri": uri_of(path)}})
+            self._notify("textDocument/didClose", {"textDocument": {"uri": file_uri(path)}})
 
-    def _make_room(self) -> None:
-        while len(self._open) > _MOST_OPEN or (len(self._open) > 1 and self._size() > _MOST_TEXT):
+    def _evict(self) -> None:
+        while len(self._open) > _MAX_OPEN or (len(self._open) > 1 and self._total_size() > _MAX_TEXT):
             self.close(next(iter(self._open)))
 
-    def _size(self) -> int:
+    def _total_size(self) -> int:
         return sum(len(document.text) for document in self._open.values())
 
 
-# Client capabilities, and answers to configuration requests. Pure.
+# Parameters of `initialize`, and results of configuration requests. Pure.
 
-_WATCHING = {"dynamicRegistration": True, "relativePatternSupport": True}
-_CAPABILITIES: dict[str, Any] = {
+_WATCHED_FILES = {"dynamicRegistration": True, "relativePatternSupport": True}
+_CLIENT_CAPABILITIES: dict[str, Any] = {
     "general": {"positionEncodings": list(ENCODINGS)},
     "window": {"workDoneProgress": True},
     "workspace": {
         "applyEdit": False,
         "configuration": True,
         "didChangeConfiguration": {"dynamicRegistration": True},
-        "didChangeWatchedFiles": _WATCHING,
+        "didChangeWatchedFiles": _WATCHED_FILES,
         "workspaceFolders": True,
         "workspaceEdit": {"documentChanges": True},
         "diagnostics": {"refreshSupport": True},
@@ -107,7 +119,7 @@ _CAPABILITIES: dict[str, Any] = {
 }
 
 
-def greeting(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
+def initialize_params(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of `initialize`. The process id is omitted: it may be meaningless in the server's
     namespace, and the server process ends with ours anyway.
     """
@@ -115,19 +127,19 @@ def greeting(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
         "processId": None,
         "clientInfo": {"name": "holdfast", "version": __version__},
         "rootPath": root,
-        "rootUri": uri_of(root),
-        "workspaceFolders": folders([root]),
-        "capabilities": _CAPABILITIES,
+        "rootUri": file_uri(root),
+        "workspaceFolders": workspace_folders([root]),
+        "capabilities": _CLIENT_CAPABILITIES,
     }
     return params | ({"initializationOptions": dict(init_options)} if init_options else {})
 
 
-def folders(roots: Sequence[str]) -> list[dict[str, str]]:
+def workspace_folders(roots: Sequence[str]) -> list[dict[str, str]]:
     """Return workspace folders for these directories."""
-    return [{"uri": uri_of(root), "name": root.rpartition("/")[2] or root} for root in roots]
+    return [{"uri": file_uri(root), "name": root.rpartition("/")[2] or root} for root in roots]
 
 
-def configured(options: Mapping[str, Any], section: str) -> object:
+def configuration_section(options: Mapping[str, Any], section: str) -> object:
     """Return a section of the options by its dotted name, or all options for an empty name. None if nothing is set."""
     if not section:
         return dict(options) or None
@@ -141,38 +153,36 @@ def configured(options: Mapping[str, Any], section: str) -> object:
     return value
 
 
-# Session with one process of a language server: capabilities, open documents and diagnostics.
-
 T = TypeVar("T")
 
-ANSWER = 15.0
+REQUEST_TIMEOUT = 15.0
 """Default time limit for requests other than diagnostics, in seconds."""
 _DIAGNOSTIC = "textDocument/diagnostic"
-_MOST_OTHERS = 8
-_MOST_TOKENS = 64
-_MOST_ANSWERS = 256
-_MOST_REGISTERED = 512
+_MAX_DEPENDENT_FILES = 8
+_MAX_PROGRESS_TOKENS = 64
+_MAX_DIAGNOSED_VERSIONS = 256
+_MAX_REGISTRATIONS = 512
 
 
-class _Published(msgspec.Struct, frozen=True):
+class _PublishDiagnostics(msgspec.Struct, frozen=True):
     uri: str
     diagnostics: list[Diagnostic]
     version: int | None = None
 
 
-class _Report(msgspec.Struct, frozen=True, rename="camel"):
+class _DiagnosticReport(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = ""
     items: list[Diagnostic] = []
-    related_documents: dict[str, "_Report"] | None = None
+    related_documents: dict[str, "_DiagnosticReport"] | None = None
 
 
-class _Value(msgspec.Struct, frozen=True):
+class _ProgressValue(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
 class _Progress(msgspec.Struct, frozen=True):
     token: int | str
-    value: _Value = _Value()
+    value: _ProgressValue = _ProgressValue()
 
 
 class _Registration(msgspec.Struct, frozen=True, rename="camel"):
@@ -186,149 +196,162 @@ class _Registrations(msgspec.Struct, frozen=True):
     unregisterations: list[_Registration] = []
 
 
-class _Item(msgspec.Struct, frozen=True):
+class _ConfigurationItem(msgspec.Struct, frozen=True):
     section: str | None = None
 
 
-class _Items(msgspec.Struct, frozen=True):
-    items: list[_Item] = []
+class _ConfigurationParams(msgspec.Struct, frozen=True):
+    items: list[_ConfigurationItem] = []
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _LogMessage(msgspec.Struct, frozen=True):
     message: str
 
 
-class _Greeted(msgspec.Struct, frozen=True):
-    capabilities: Capabilities = Capabilities()
+class _InitializeResult(msgspec.Struct, frozen=True):
+    capabilities: ServerCapabilities = ServerCapabilities()
 
 
 class ServerSession:
-    """The session. `news` is called when diagnostics or the progress state have changed, `printed`
+    """The session. `on_change` is called when diagnostics or the progress state have changed, `on_log`
     with log messages.
     """
 
     def __init__(
         self,
-        plan: ServerConfig,
+        config: ServerConfig,
         root: str,
-        news: Callable[[str], None],
-        printed: Callable[[str], None] = lambda _: None,
+        on_change: Callable[[str], None],
+        on_log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.plan = plan
+        self.config = config
         self.roots = [root]
-        self.capabilities = Capabilities()
-        self.findings = DiagnosticStore()
+        self.capabilities = ServerCapabilities()
+        self.diagnostics = DiagnosticStore()
         self.documents = Documents(lambda _method, _params: None)
-        self.has_spoken = False
+        self.has_responded = False
         """True if diagnostics of any file were received."""
-        self._answered: dict[str, int] = {}
-        self._peer: LspConnection | None = None
-        self._news = news
-        self._printed = printed
-        self._works: set[int | str] = set()
-        self._registered: dict[str, _Registration] = {}
-        self._patterns: dict[str, list[Pattern]] = {}
+        self._diagnosed_versions: dict[str, int] = {}
+        self._connection: LspConnection | None = None
+        self._on_change = on_change
+        self._on_log = on_log
+        self._progress_tokens: set[int | str] = set()
+        self._registrations: dict[str, _Registration] = {}
+        self._watch_patterns: dict[str, list[Pattern]] = {}
 
     @property
     def is_busy(self) -> bool:
         """True if the server reports work in progress."""
-        return bool(self._works)
+        return bool(self._progress_tokens)
 
     @property
-    def answers_for_files(self) -> bool:
+    def supports_pull(self) -> bool:
         """True if the server supports pull diagnostics."""
-        dynamic = any(item.method == _DIAGNOSTIC for item in self._registered.values())
+        dynamic = any(item.method == _DIAGNOSTIC for item in self._registrations.values())
         return self.capabilities.diagnostic_provider not in (None, False) or dynamic
 
-    def others(self, path: str) -> list[str]:
+    def dependent_files(self, path: str) -> list[str]:
         """Return recently used open files that may be affected by another file, if diagnostics
         depend on other files.
         """
-        given = [self.capabilities.diagnostic_provider]
-        given += [item.register_options for item in self._registered.values() if item.method == _DIAGNOSTIC]
-        if not any(isinstance(item, dict) and item.get("interFileDependencies") for item in given):
+        options = [self.capabilities.diagnostic_provider]
+        options += [item.register_options for item in self._registrations.values() if item.method == _DIAGNOSTIC]
+        if not any(isinstance(item, dict) and item.get("interFileDependencies") for item in options):
             return []
-        return [other for other in self.documents.open if other != path][-_MOST_OTHERS:]
+        return [other for other in self.documents.open if other != path][-_MAX_DEPENDENT_FILES:]
 
     # Requests
 
-    async def greet(self, peer: LspConnection, seconds: float) -> None:
+    async def initialize(self, connection: LspConnection, seconds: float) -> None:
         """Perform the `initialize` handshake."""
-        self._peer = peer
-        raw = await peer.ask("initialize", greeting(self.roots[0], self.plan.init_options), seconds)
-        self.capabilities = _read(raw, _Greeted).capabilities
+        self._connection = connection
+        params = initialize_params(self.roots[0], self.config.init_options)
+        raw = await connection.request("initialize", params, seconds)
+        self.capabilities = _decode(raw, _InitializeResult).capabilities
         saves = self.capabilities.wants_saves
-        self.documents = Documents(peer.tell, saves=saves, saves_text=self.capabilities.saves_with_text)
-        peer.tell("initialized", {})
-        if self.plan.options and self.plan.care != "python":
+        self.documents = Documents(connection.notify, saves=saves, saves_text=self.capabilities.saves_with_text)
+        connection.notify("initialized", {})
+        if self.config.options and self.config.project_code != "python":
             # Python servers request their configuration, and would restart their analysis after this notification.
-            peer.tell("workspace/didChangeConfiguration", {"settings": self.plan.options})
+            connection.notify("workspace/didChangeConfiguration", {"settings": self.config.options})
 
-    async def ask(self, method: str, params: object, kind: type[T], seconds: float = ANSWER) -> T | None:
-        """Send a request and return the decoded result, or None for null. Raises `Gone`, `Late` or `RequestRefused`."""
-        assert self._peer is not None, "who has not been greeted is not asked"
-        raw = await self._peer.ask(method, params, seconds)
-        return None if bytes(raw) == b"null" else _read(raw, kind)
+    async def request(
+        self, method: str, params: object, result_type: type[T], seconds: float = REQUEST_TIMEOUT
+    ) -> T | None:
+        """Send a request and return the decoded result, or None for null. Raises `ConnectionClosed`, `RequestTimeout`
+        or `RequestRefused`.
+        """
+        assert self._connection is not None, "requests require an initialized session"
+        raw = await self._connection.request(method, params, seconds)
+        return None if bytes(raw) == b"null" else _decode(raw, result_type)
 
-    async def ask_at(self, method: str, path: str, position: Position, kind: type[T], **more: object) -> T | None:
+    async def request_at(
+        self, method: str, path: str, position: Position, result_type: type[T], **extra: object
+    ) -> T | None:
         """Send a request about a position in a file."""
-        params = {"textDocument": {"uri": uri_of(path)}, "position": position, **more}
-        return await self.ask(method, params, kind)
+        params = {"textDocument": {"uri": file_uri(path)}, "position": position, **extra}
+        return await self.request(method, params, result_type)
 
-    async def pull(self, path: str, seconds: float) -> None:
+    async def pull_diagnostics(self, path: str, seconds: float) -> None:
         """Request the diagnostics of a file and store them."""
-        params = {"textDocument": {"uri": uri_of(path)}}
-        report = await self.ask(_DIAGNOSTIC, params, _Report, seconds) or _Report("unchanged")
-        for uri, part in {**(report.related_documents or {}), uri_of(path): report}.items():
+        params = {"textDocument": {"uri": file_uri(path)}}
+        report = await self.request(_DIAGNOSTIC, params, _DiagnosticReport, seconds) or _DiagnosticReport("unchanged")
+        for uri, part in {**(report.related_documents or {}), file_uri(path): report}.items():
             if part.kind != "unchanged":
-                self.findings.put("pulled", uri, part.items)
+                self.diagnostics.replace("pulled", uri, part.items)
         if (document := self.documents.open.get(path)) is not None:
-            self._spoke(uri_of(path), document.version)
+            self._on_diagnostics(file_uri(path), document.version)
 
-    def add_root(self, root: str) -> None:
+    def add_workspace_folder(self, root: str) -> None:
         """Add a workspace folder, if the server supports that and the directory is not covered yet."""
-        if self._peer is None or not self.capabilities.takes_folders or any(is_within(old, root) for old in self.roots):
+        if (
+            self._connection is None
+            or not self.capabilities.accepts_folder_changes
+            or any(is_within(old, root) for old in self.roots)
+        ):
             return
         self.roots.append(root)
-        event = {"added": folders([root]), "removed": []}
-        self._peer.tell("workspace/didChangeWorkspaceFolders", {"event": event})
+        event = {"added": workspace_folders([root]), "removed": []}
+        self._connection.notify("workspace/didChangeWorkspaceFolders", {"event": event})
 
-    def tell_of_files(self, found: Sequence[Change]) -> None:
+    def notify_file_changes(self, changes: Sequence[Change]) -> None:
         """Notify the server of files that have changed on disk. The caller sends the text of open documents."""
-        for change in found:
+        for change in changes:
             if change.kind == 3:
                 self.documents.close(change.path)
-                self.findings.forget(uri_of(change.path))
-        wanted = of_interest(found, (pattern for patterns in self._patterns.values() for pattern in patterns))
-        if wanted and self._peer is not None:
-            told = [{"uri": uri_of(change.path), "type": change.kind} for change in wanted]
-            self._peer.tell("workspace/didChangeWatchedFiles", {"changes": told})
+                self.diagnostics.remove(file_uri(change.path))
+        watched = matching_changes(
+            changes, (pattern for patterns in self._watch_patterns.values() for pattern in patterns)
+        )
+        if watched and self._connection is not None:
+            events = [{"uri": file_uri(change.path), "type": change.kind} for change in watched]
+            self._connection.notify("workspace/didChangeWatchedFiles", {"changes": events})
 
     # Incoming messages
 
-    def hear(self, heard: Incoming) -> object:
+    def handle(self, message: Incoming) -> object:
         """Handle a message. Returns the result of a request, or `NotImplemented` for an unknown method."""
         try:
-            return self._hear(heard)
+            return self._dispatch(message)
         except (msgspec.DecodeError, ValueError, TypeError, KeyError):
             # Ignore one malformed message; later ones may be valid.
             return None
 
-    def _hear(self, heard: Incoming) -> object:
-        match heard.method:
+    def _dispatch(self, message: Incoming) -> object:
+        match message.method:
             case "textDocument/publishDiagnostics":
-                self._published(msgspec.json.decode(heard.params, type=_Published))
+                self._on_publish_diagnostics(msgspec.json.decode(message.params, type=_PublishDiagnostics))
             case "$/progress":
-                self._progressed(msgspec.json.decode(heard.params, type=_Progress))
+                self._on_progress(msgspec.json.decode(message.params, type=_Progress))
             case "client/registerCapability" | "client/unregisterCapability":
-                self._register(msgspec.json.decode(heard.params, type=_Registrations))
+                self._register(msgspec.json.decode(message.params, type=_Registrations))
             case "workspace/configuration":
-                items = msgspec.json.decode(heard.params, type=_Items).items
-                return [configured(self.plan.options, item.section or "") for item in items]
+                items = msgspec.json.decode(message.params, type=_ConfigurationParams).items
+                return [configuration_section(self.config.options, item.section or "") for item in items]
             case "window/logMessage" | "window/showMessage":
-                self._printed(msgspec.json.decode(heard.params, type=_Message).message)
+                self._on_log(msgspec.json.decode(message.params, type=_LogMessage).message)
             case "workspace/workspaceFolders":
-                return folders(self.roots)
+                return workspace_folders(self.roots)
             case "workspace/applyEdit":
                 return {"applied": False, "failureReason": "Files are changed by tools only."}
             case "window/showDocument":
@@ -339,57 +362,59 @@ class ServerSession:
                 return NotImplemented
         return None
 
-    def _published(self, said: _Published) -> None:
-        self.findings.put("pushed", said.uri, said.diagnostics)
-        known = self._known_version(said.uri)
-        if known is not None and (said.version is None or said.version >= known):
-            self._spoke(said.uri, known)
+    def _on_publish_diagnostics(self, params: _PublishDiagnostics) -> None:
+        self.diagnostics.replace("pushed", params.uri, params.diagnostics)
+        known = self._document_version(params.uri)
+        if known is not None and (params.version is None or params.version >= known):
+            self._on_diagnostics(params.uri, known)
         else:
-            self._news("")
+            self._on_change("")
 
-    def _known_version(self, uri: str) -> int | None:
-        document = next((item for path, item in self.documents.open.items() if uri_of(path) == uri), None)
+    def _document_version(self, uri: str) -> int | None:
+        document = next((item for path, item in self.documents.open.items() if file_uri(path) == uri), None)
         return document.version if document is not None else None
 
-    def _spoke(self, uri: str, version: int) -> None:
-        self.has_spoken = True
-        if len(self._answered) > _MOST_ANSWERS:
-            self._answered.clear()
-        self._answered[uri] = version
-        self._news(uri)
+    def _on_diagnostics(self, uri: str, version: int) -> None:
+        self.has_responded = True
+        if len(self._diagnosed_versions) > _MAX_DIAGNOSED_VERSIONS:
+            self._diagnosed_versions.clear()
+        self._diagnosed_versions[uri] = version
+        self._on_change(uri)
 
-    def has_answered(self, path: str) -> bool:
+    def has_current_diagnostics(self, path: str) -> bool:
         """Return whether diagnostics were received for the current version of a file."""
         document = self.documents.open.get(path)
-        return document is not None and self._answered.get(uri_of(path)) == document.version
+        return document is not None and self._diagnosed_versions.get(file_uri(path)) == document.version
 
-    def _progressed(self, said: _Progress) -> None:
-        if said.value.kind == "begin" and len(self._works) < _MOST_TOKENS:
-            self._works.add(said.token)
-        elif said.value.kind == "end":
-            self._works.discard(said.token)
-        self._news("")
+    def _on_progress(self, params: _Progress) -> None:
+        if params.value.kind == "begin" and len(self._progress_tokens) < _MAX_PROGRESS_TOKENS:
+            self._progress_tokens.add(params.token)
+        elif params.value.kind == "end":
+            self._progress_tokens.discard(params.token)
+        self._on_change("")
 
-    def _register(self, said: _Registrations) -> None:
-        for item in said.registrations[: _MOST_REGISTERED - len(self._registered)]:
-            self._registered[item.id] = item
+    def _register(self, params: _Registrations) -> None:
+        for item in params.registrations[: _MAX_REGISTRATIONS - len(self._registrations)]:
+            self._registrations[item.id] = item
             if item.method == "workspace/didChangeWatchedFiles" and isinstance(item.register_options, dict):
-                self._patterns[item.id] = list(_patterns(item.register_options.get("watchers"), self.roots[0]))
-        for item in said.unregisterations:
-            self._registered.pop(item.id, None)
-            self._patterns.pop(item.id, None)
-        self._news("")
+                self._watch_patterns[item.id] = list(
+                    _parse_watchers(item.register_options.get("watchers"), self.roots[0])
+                )
+        for item in params.unregisterations:
+            self._registrations.pop(item.id, None)
+            self._watch_patterns.pop(item.id, None)
+        self._on_change("")
 
 
-def _patterns(watchers: object, root: str) -> Iterable[Pattern]:
+def _parse_watchers(watchers: object, root: str) -> Iterable[Pattern]:
     for watcher in watchers if isinstance(watchers, list) else ():
         given = watcher.get("globPattern") if isinstance(watcher, dict) else None
-        if (pattern := pattern_of(given, root)) is not None:
+        if (pattern := parse_glob(given, root)) is not None:
             yield pattern
 
 
-def _read(raw: msgspec.Raw, kind: type[T]) -> T:
+def _decode(raw: msgspec.Raw, result_type: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(raw, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(f"The language server's answer makes no sense: {error}.") from None

@@ -1,7 +1,21 @@
 """State machine for a language server. Pure: times are passed in.
 
-A server is launched on demand. One that exits by itself is relaunched with increasing delays, until it has failed too
-often; then it stays in the error state with the reason. Reports of an earlier launch are ignored.
+Theory of operation. `transition(state, event)` returns the next state and the effects; `language_server` executes the
+effects and dispatches the events. Nothing here waits, so every order of events can be tested as a table.
+
+    UNSTARTED --Requested--> STARTING --Started--> READY
+    STARTING, READY --Exited--> ERROR --TimerFired or Requested--> STARTING
+    STARTING, READY, ERROR --Stop--> STOPPED --Requested--> STARTING
+    any --Forbidden--> DISABLED or UNSTARTED with a reason --Allowed--> UNSTARTED
+
+A server is launched on demand, by the first file of its language. One that exits by itself is relaunched after a delay
+that doubles with each failure. After `MAX_FAILURES` it stays in the error state until a restart is requested, because a
+server that always crashes would otherwise consume a processor for the whole session. A server that was ready for
+`STABLE_AFTER` seconds before it exited starts counting again. A missing program is no failure of that kind: it is
+searched again after `MISSING_RETRY_DELAY` seconds, since the user may install it.
+
+Events of a process carry the number of their launch. Stop, restart and a prohibition increase that number, so a late
+report of an abandoned process cannot affect its successor.
 """
 
 from typing import TypeAlias
@@ -19,8 +33,9 @@ __all__ = [
     "Forbidden",
     "Kill",
     "Launch",
+    "LaunchEvent",
     "ProgramMissing",
-    "Report",
+    "RequestEvent",
     "Requested",
     "Restart",
     "ServerState",
@@ -28,20 +43,21 @@ __all__ = [
     "Started",
     "Stop",
     "TimerFired",
-    "Wish",
     "transition",
 ]
 
-MOST_FAILURES = 5
-FIRST_PAUSE = 1.0
-ABSENT_FOR = 30.0
-STEADY = 60.0
+MAX_FAILURES = 5
+FIRST_DELAY = 1.0
+"""Seconds before the first relaunch; doubles with each failure."""
+MISSING_RETRY_DELAY = 30.0
+"""Seconds after which a program that was not installed is searched again."""
+STABLE_AFTER = 60.0
 """A server that was ready for this many seconds resets its failure count."""
 NEVER = float("inf")
 
 
 class ServerState(msgspec.Struct, frozen=True):
-    """State of a server. `launch` counts launches, `not_before` is the earliest next launch, `since` the time of
+    """State of a server. `launch` counts launches, `not_before` is the earliest next launch, `ready_since` the time of
     readiness.
     """
 
@@ -50,10 +66,10 @@ class ServerState(msgspec.Struct, frozen=True):
     launch: int = 0
     failures: int = 0
     not_before: float = 0.0
-    since: float = 0.0
+    ready_since: float = 0.0
 
     @property
-    def is_there(self) -> bool:
+    def is_active(self) -> bool:
         """True if a process is starting or running."""
         return self.state in (LspState.STARTING, LspState.READY)
 
@@ -86,7 +102,7 @@ class Exited(msgspec.Struct, frozen=True):
 
     launch: int
     now: float
-    why: str
+    reason: str
 
 
 class ProgramMissing(msgspec.Struct, frozen=True):
@@ -94,7 +110,7 @@ class ProgramMissing(msgspec.Struct, frozen=True):
 
     launch: int
     now: float
-    why: str
+    reason: str
 
 
 class TimerFired(msgspec.Struct, frozen=True):
@@ -114,7 +130,7 @@ class Restart(msgspec.Struct, frozen=True):
 class Forbidden(msgspec.Struct, frozen=True):
     """Settings or a lack of trust prevent a launch. `is_disabled`: the user has disabled the server."""
 
-    why: str
+    reason: str
     is_disabled: bool = False
 
 
@@ -139,64 +155,67 @@ class SetTimer(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Report: TypeAlias = Started | Exited | ProgramMissing | TimerFired
-"""Events of a launch."""
-Wish: TypeAlias = Requested | Stop | Restart | Forbidden | Allowed
-Event: TypeAlias = Report | Wish
+LaunchEvent: TypeAlias = Started | Exited | ProgramMissing | TimerFired
+"""Events of one launch, ignored unless it is the current one."""
+RequestEvent: TypeAlias = Requested | Stop | Restart | Forbidden | Allowed
+"""Events from outside: files, users and settings."""
+Event: TypeAlias = LaunchEvent | RequestEvent
 Effect: TypeAlias = Launch | Kill | SetTimer
 
 
-def transition(was: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, ...]]:
+def transition(current: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, ...]]:
     """Return the next state and the effects of an event."""
     if isinstance(event, Started | Exited | ProgramMissing | TimerFired):
-        return _reported(was, event) if event.launch == was.launch else (was, ())
-    return _wished(was, event)
+        # A report of an earlier launch arrives after a stop or a restart: the process it is about is abandoned.
+        return _on_launch_event(current, event) if event.launch == current.launch else (current, ())
+    return _on_request(current, event)
 
 
-def _reported(was: ServerState, event: Report) -> tuple[ServerState, tuple[Effect, ...]]:
+def _on_launch_event(current: ServerState, event: LaunchEvent) -> tuple[ServerState, tuple[Effect, ...]]:
     match event:
-        case Started(now=now) if was.state == LspState.STARTING:
-            return replace(was, state=LspState.READY, error="", since=now), ()
-        case Exited() if was.is_there:
-            return _failed(was, event)
-        case ProgramMissing(now=now, why=why) if was.is_there:
-            return replace(was, state=LspState.ERROR, error=why, not_before=now + ABSENT_FOR), (Kill(),)
-        case TimerFired() if was.state == LspState.ERROR:
-            return _launched(was)
+        case Started(now=now) if current.state == LspState.STARTING:
+            return replace(current, state=LspState.READY, error="", ready_since=now), ()
+        case Exited() if current.is_active:
+            return _record_failure(current, event)
+        case ProgramMissing(now=now, reason=reason) if current.is_active:
+            return replace(current, state=LspState.ERROR, error=reason, not_before=now + MISSING_RETRY_DELAY), (Kill(),)
+        case TimerFired() if current.state == LspState.ERROR:
+            return _start_launch(current)
         case _:
-            return was, ()
+            return current, ()
 
 
-def _wished(was: ServerState, event: Wish) -> tuple[ServerState, tuple[Effect, ...]]:
-    kill = (Kill(),) if was.is_there else ()
+def _on_request(current: ServerState, event: RequestEvent) -> tuple[ServerState, tuple[Effect, ...]]:
+    kill = (Kill(),) if current.is_active else ()
     match event:
-        case Requested(now=now) if not was.is_there and not was.is_forbidden and now >= was.not_before:
-            return _launched(was)
-        case Stop() if was.is_there or was.state == LspState.ERROR:
-            return ServerState(LspState.STOPPED, launch=was.launch + 1), kill
-        case Restart() if not was.is_forbidden:
-            anew, effects = _launched(ServerState(launch=was.launch))
-            return anew, (*kill, *effects)
-        case Forbidden(why=why, is_disabled=is_disabled):
+        case Requested(now=now) if not current.is_active and not current.is_forbidden and now >= current.not_before:
+            return _start_launch(current)
+        case Stop() if current.is_active or current.state == LspState.ERROR:
+            # A new launch number, so that the exit of the killed process is not counted as a failure.
+            return ServerState(LspState.STOPPED, launch=current.launch + 1), kill
+        case Restart() if not current.is_forbidden:
+            restarted, effects = _start_launch(ServerState(launch=current.launch))
+            return restarted, (*kill, *effects)
+        case Forbidden(reason=reason, is_disabled=is_disabled):
             state = LspState.DISABLED if is_disabled else LspState.UNSTARTED
-            return ServerState(state, why, was.launch + 1), kill
-        case Allowed() if was.is_forbidden:
-            return ServerState(launch=was.launch), ()
+            return ServerState(state, reason, current.launch + 1), kill
+        case Allowed() if current.is_forbidden:
+            return ServerState(launch=current.launch), ()
         case _:
-            return was, ()
+            return current, ()
 
 
-def _launched(was: ServerState) -> tuple[ServerState, tuple[Effect, ...]]:
-    now = ServerState(LspState.STARTING, launch=was.launch + 1, failures=was.failures)
+def _start_launch(current: ServerState) -> tuple[ServerState, tuple[Effect, ...]]:
+    now = ServerState(LspState.STARTING, launch=current.launch + 1, failures=current.failures)
     return now, (Launch(now.launch),)
 
 
-def _failed(was: ServerState, event: Exited) -> tuple[ServerState, tuple[Effect, ...]]:
-    was_steady = was.state == LspState.READY and event.now - was.since >= STEADY
-    failures = 1 if was_steady else was.failures + 1
-    failed = replace(was, state=LspState.ERROR, failures=failures)
-    if failures >= MOST_FAILURES:
-        why = f"{event.why} It was started {failures} times and is left alone now: mend it, then restart it."
-        return replace(failed, error=why, not_before=NEVER), (Kill(),)
-    pause = FIRST_PAUSE * 2 ** (failures - 1)
-    return replace(failed, error=event.why, not_before=event.now + pause), (Kill(), SetTimer(was.launch, pause))
+def _record_failure(current: ServerState, event: Exited) -> tuple[ServerState, tuple[Effect, ...]]:
+    was_stable = current.state == LspState.READY and event.now - current.ready_since >= STABLE_AFTER
+    failures = 1 if was_stable else current.failures + 1
+    failed = replace(current, state=LspState.ERROR, failures=failures)
+    if failures >= MAX_FAILURES:
+        advice = f"It was started {failures} times and is not started again: fix the cause, then restart it."
+        return replace(failed, error=f"{event.reason} {advice}", not_before=NEVER), (Kill(),)
+    delay = FIRST_DELAY * 2 ** (failures - 1)
+    return replace(failed, error=event.reason, not_before=event.now + delay), (Kill(), SetTimer(current.launch, delay))

@@ -150,7 +150,7 @@ class McpServer:
 
     def log(self) -> str:
         """Return the stderr output, with the middle left out if it is too long."""
-        return self._log.shown(2 * _LOG)
+        return self._log.excerpt(2 * _LOG)
 
     def remember(self, known: CachedTools) -> None:
         """Use the cached lists until the server returns new ones."""

@@ -16,7 +16,8 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from urllib3.exceptions import NewConnectionError
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.http_connections import CURRENT, NotReached, not_reached
+from holdfast.http11.connection import ConnectError, connect_error
+from holdfast.providers.http_client import CURRENT_WATCHDOG
 from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
@@ -32,7 +33,7 @@ class _Socket:
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 - urllib3's, of two kinds
         self._socket = connection.sock
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except (OSError, AttributeError):
@@ -41,9 +42,9 @@ class _Socket:
 
 
 def _hold(connection: Any) -> None:  # noqa: ANN401
-    watch = CURRENT.get()
+    watch = CURRENT_WATCHDOG.get()
     if watch is not None and connection.sock is not None:
-        watch.hold(_Socket(connection))
+        watch.register(_Socket(connection))
 
 
 class _Held:
@@ -54,7 +55,7 @@ class _Held:
             super().connect()  # type: ignore[misc]
         except NewConnectionError as error:
             cause = error.__cause__
-            raise (not_reached(cause) if isinstance(cause, OSError) else NotReached(str(error))) from error
+            raise (connect_error(cause) if isinstance(cause, OSError) else ConnectError(str(error))) from error
         _hold(self)
 
     def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -125,7 +126,7 @@ def _look_first(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN40
         response_dict["body"] = _with_message(body)
         return
     kind = response_dict["headers"].get("content-type", "")
-    watch = CURRENT.get()
+    watch = CURRENT_WATCHDOG.get()
     if watch is not None and kind.startswith(("text/html", "application/json")):
         watch.page = response_dict["status_code"], body.read(_MOST_PAGE)
         raise ValueError("it answered with something else than a stream")

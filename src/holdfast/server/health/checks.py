@@ -21,7 +21,7 @@ from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.child_process import find_program
-from holdfast.workspace.process.guard_tag import leftovers
+from holdfast.workspace.process.guard_tag import orphaned_processes
 from holdfast.workspace.sandbox.sandbox import find_bubblewrap, why_not
 
 __all__ = [
@@ -164,7 +164,7 @@ async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
 async def processes(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report how commands are kept from surviving their run or the server, and processes that have survived."""
     guard = handle.services.processes.guard
-    left = await asyncio.to_thread(leftovers)
+    left = await asyncio.to_thread(orphaned_processes)
     found = [
         Finding("processes", "warning", f"process {process} survived its server: {line[:100]}", f"kill -9 {process}")
         for process, line in left.items()

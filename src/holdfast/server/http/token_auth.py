@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
-from holdfast.atomic_files import sync_directory
+from holdfast.atomic_files import replace_private_file
 from holdfast.server.http.connection import Scope, Send
 
 __all__ = ["TokenAuth", "host_of", "is_exposed", "is_json", "read_or_make_token", "repeated_header"]
@@ -48,15 +48,7 @@ def read_or_make_token(data_dir: Path) -> str:
     token = _read(path)
     if token is None:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        draft = path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(str(data_dir))
+        replace_private_file(str(path), f"{token}\n".encode())
     return token
 
 

@@ -26,7 +26,7 @@ from holdfast.runtime.model_selection import Size
 from holdfast.runtime.permission_rules import outdated_rules
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.workspace.project_context import CONTEXT_NAMES, context_places
+from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources
 
 __all__ = [
     "choice_of",
@@ -340,7 +340,7 @@ def _guide(options: Options) -> str:
 def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
     if os.path.exists(flag) or os.path.exists(directory / _guide(options)):
         return False
-    return _has_files(directory) and not context_places(directory, (), options.context_paths)
+    return _has_files(directory) and not find_context_sources(directory, (), options.context_paths)
 
 
 def _has_files(directory: Path) -> bool:

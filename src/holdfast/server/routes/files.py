@@ -17,7 +17,7 @@ from holdfast.protocol.problems import TooLarge
 from holdfast.server.http.request import Request
 from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
 from holdfast.workspace.files.undo import last_change, recorded_path, undo
-from holdfast.workspace.search.search import Search, Searcher
+from holdfast.workspace.search.search import Searcher, SearchScope
 
 __all__ = ["list_files", "read_file", "undo_changes"]
 
@@ -39,10 +39,12 @@ async def list_files(request: Request) -> FileNames:
     root = await asyncio.to_thread(os.path.realpath, request.workspace.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
-        found = await Searcher(git=request.services.git).files(Search(root, root, environment, _SECONDS, _MOST), "**")
+        found = await Searcher(git=request.services.git).files(
+            SearchScope(root, root, environment, _SECONDS, _MOST), "**"
+        )
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
-    return FileNames(found.paths, found.is_truncated or found.is_late)
+    return FileNames(found.paths, found.is_truncated or found.is_timed_out)
 
 
 async def read_file(request: Request) -> Attachment:

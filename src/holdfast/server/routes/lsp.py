@@ -35,10 +35,10 @@ async def list_lsps(request: Request) -> dict[str, LspInfo]:
 
 async def lsp_diagnostics(request: Request) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the diagnostics of a language server by file."""
-    server = _servers(request.handle).fleet.get(request.params["lsp"])
+    server = _servers(request.handle).manager.get(request.params["lsp"])
     if server is None:
         raise NotFound("LSP client not found: there is no language server of that name.")
-    found = server.talk.findings.all() if server.talk is not None else {}
+    found = server.session.diagnostics.all() if server.session is not None else {}
     return {uri: tuple(msgspec.to_builtins(item) for item in items) for uri, items in found.items()}
 
 
@@ -49,7 +49,7 @@ async def start_lsps(request: Request) -> None:
         place = await asyncio.to_thread(locate, request.workspace.path, request.body.path)
     except ToolError as error:
         raise BadRequest(str(error)) from None
-    await servers.fleet.look_at(place.path)
+    await servers.manager.check_in_background(place.path)
 
 
 async def stop_lsps(request: Request) -> None:
@@ -60,7 +60,7 @@ async def stop_lsps(request: Request) -> None:
 async def restart_lsps(request: Request) -> LspRestarted:
     """Restart one language server or all."""
     try:
-        return LspRestarted(tuple(_servers(request.handle).fleet.restart(request.body.name)))
+        return LspRestarted(tuple(_servers(request.handle).manager.restart(request.body.name)))
     except ToolError as error:
         raise NotFound(str(error)) from None
 
@@ -69,12 +69,12 @@ async def lsp_log(request: Request) -> LspLog:
     """Return the log of a language server."""
     if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    fleet = _servers(request.handle).fleet
+    fleet = _servers(request.handle).manager
     if (server := fleet.get(name)) is None:
         raise NotFound("There is no language server of that name: look at the list for one.")
-    file = fleet.log_of(name)
+    file = fleet.trace_path(name)
     is_there = await asyncio.to_thread(file.exists)
-    return LspLog(name, server.journal.text, str(file) if is_there else "")
+    return LspLog(name, server.log.text, str(file) if is_there else "")
 
 
 # For `holdfast doctor`
@@ -84,7 +84,7 @@ async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that cannot work, with the line of their setting, also if no file has required them yet."""
     servers = _servers(handle)
     infos = servers.infos()
-    faults = await servers.fleet.faults() if infos else {}
+    faults = await servers.manager.launch_problems() if infos else {}
     told = ((info, faults.get(info.name, "")) for info in infos.values())
     found = [finding for info, fault in told if (finding := _finding(handle, info, fault)) is not None]
     if found or not infos:

@@ -16,6 +16,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from holdfast.atomic_files import FileUnwritable, replace_private_file
 from holdfast.domain.errors import BadRequest
 from holdfast.protocol.bodies import PageGreeting, PageHello, PagePass, PageReturn, WebLink
 from holdfast.server.http.connection import Asgi, Receive, Scope, Send
@@ -282,14 +283,11 @@ class WebSessions:
         """Replace the file atomically. A failure is logged and does not affect the page."""
         self._noted = self._clock()
         body = msgspec.json.encode(SavedPages(self.app.port, web_auth.remembered(self.app.auth, self._noted)))
-        draft = self._path.with_suffix(".new")
         try:
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(body)
-            draft.replace(self._path)
-        except OSError as error:
-            _log.warning("open pages cannot be noted; after a restart they need a new link: %s", error.strerror)
+            # Not durable: a lost file costs the pages a new link, a sync would block the event loop.
+            replace_private_file(str(self._path), body, is_durable=False)
+        except FileUnwritable as error:
+            _log.warning("open pages cannot be noted; after a restart they need a new link: %s", error)
 
 
 def is_worth_it(note: SavedPages) -> bool:

@@ -1,4 +1,4 @@
-"""Base class of dialogs, which limits their height."""
+"""Dialogs: one line of text, confirmations, and a form for the arguments of a command."""
 
 from typing import ClassVar, TypeVar
 
@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from holdfast.domain.extensions import CommandNote
-from holdfast.tui.keys import hints
+from holdfast.tui.keys import key_hints
 
 __all__ = ["AutoApprove", "Confirm", "Dialog", "Form", "TextInput"]
 
@@ -20,9 +20,10 @@ T = TypeVar("T")
 
 
 class Dialog(ModalScreen[T]):
-    """A dialog. `GROWS` selects the part that scrolls; it gets the lines that the other `REST` lines leave.
+    """Base class of dialogs, which limits their height. `GROWS` selects the part that scrolls, and `REST` is the number
+    of lines that the other parts need.
 
-    In lines instead of a share of the screen, because a box with automatic height ignores shares.
+    The limit is a number of lines instead of a share of the screen, because a box with automatic height ignores shares.
     """
 
     GROWS: ClassVar[str] = ""
@@ -42,11 +43,8 @@ class Dialog(ModalScreen[T]):
             part.styles.max_height = room
 
 
-# Dialogs for one line of text, and for confirmations.
-
-
 class TextInput(Dialog[str | None]):
-    """Returns the line, or None. A secret is not displayed."""
+    """A dialog for one line of text. Returns the line, or None. A secret is not displayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
 
@@ -64,7 +62,7 @@ class TextInput(Dialog[str | None]):
             yield Input(self._value, password=self._is_secret, compact=True)
             if self._hint:
                 yield Label(self._hint, classes="dialog-note", markup=False)
-            yield Label(hints(("enter", "save"), ("esc", "leave it")), classes="dialog-hint")
+            yield Label(key_hints(("enter", "save"), ("esc", "cancel")), classes="dialog-hint")
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
@@ -76,9 +74,9 @@ class TextInput(Dialog[str | None]):
 
 
 class Confirm(Dialog[bool]):
-    """Returns True if the user pressed y."""
+    """A question with the answers yes and no. Returns True if the user pressed y."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("y", "say(True)", "Yes"), ("n,escape,q", "say(False)", "No")]
+    BINDINGS: ClassVar[list[BindingType]] = [("y", "answer(True)", "Yes"), ("n,escape,q", "answer(False)", "No")]
 
     def __init__(self, title: str, text: str = "", yes: str = "yes") -> None:
         super().__init__()
@@ -92,9 +90,9 @@ class Confirm(Dialog[bool]):
             yield Label(self._title, classes="dialog-title", markup=False)
             if self._text:
                 yield Label(self._text, classes="dialog-note", markup=False)
-            yield Label(hints(("y", self._yes), ("n, esc", "no")), classes="dialog-hint")
+            yield Label(key_hints(("y", self._yes), ("n, esc", "no")), classes="dialog-hint")
 
-    def action_say(self, answer: bool) -> None:
+    def action_answer(self, answer: bool) -> None:
         """Close the dialog with this answer."""
         self.dismiss(answer)
 
@@ -107,8 +105,8 @@ class AutoApprove(Dialog[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left,up", "choose(False)", "No"),
         ("right,down", "choose(True)", "Yes"),
-        ("tab", "turn", "Other"),
-        ("enter", "say", "Take it"),
+        ("tab", "select_other", "Other"),
+        ("enter", "answer", "Confirm"),
         ("escape", "leave", "No"),
     ]
 
@@ -118,12 +116,10 @@ class AutoApprove(Dialog[bool]):
         """Compose the dialog."""
         with Vertical(classes="dialog warning"):
             yield Label("Let all tools act without asking?", classes="dialog-title")
-            text = (
-                "Commands run and files change unasked, in every session of this workspace, until it is switched off."
-            )
+            text = "Commands run and files change without approval in every session of this workspace until you end it."
             yield Label(text, classes="dialog-note")
             yield Label("", id="answers")
-            yield Label(hints(("←→", "choose"), ("enter", "take it"), ("esc", "no")), classes="dialog-hint")
+            yield Label(key_hints(("←→", "choose"), ("enter", "confirm"), ("esc", "no")), classes="dialog-hint")
 
     def on_mount(self) -> None:
         """Draw the answers."""
@@ -142,11 +138,11 @@ class AutoApprove(Dialog[bool]):
         self._is_chosen = yes
         self._draw()
 
-    def action_turn(self) -> None:
+    def action_select_other(self) -> None:
         """Select the other answer."""
         self.action_choose(not self._is_chosen)
 
-    def action_say(self) -> None:
+    def action_answer(self) -> None:
         """Close the dialog with the selected answer."""
         self.dismiss(self._is_chosen)
 
@@ -155,11 +151,11 @@ class AutoApprove(Dialog[bool]):
         self.dismiss(False)
 
 
-# A form for the arguments of a command.
-
-
 class Form(Dialog[dict[str, str] | None]):
-    """Returns the value of each argument, or None. Enter moves to the next field, and submits in the last one."""
+    """A form for the arguments of a command. Returns the value of each argument, or None.
+
+    Enter moves to the next field, and submits in the last one.
+    """
 
     GROWS = "#fields"
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
@@ -176,11 +172,11 @@ class Form(Dialog[dict[str, str] | None]):
                 yield Label(self._note.description, classes="dialog-note", markup=False)
             with VerticalScroll(id="fields"):
                 for argument in self._note.arguments:
-                    needed = "" if argument.required else "  (may stay empty)"
+                    needed = "" if argument.required else "  (optional)"
                     yield Label(f"{argument.name}{needed}", classes="field-name", markup=False)
                     yield Input(placeholder=argument.description, compact=True)
-            yield Label("", classes="dialog-note", id="lacking", markup=False)
-            keys = hints(("enter", "next, then send"), ("tab", "move"), ("esc", "leave it"))
+            yield Label("", classes="dialog-note", id="missing", markup=False)
+            keys = key_hints(("enter", "next, then send"), ("tab", "move"), ("esc", "cancel"))
             yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
@@ -197,7 +193,7 @@ class Form(Dialog[dict[str, str] | None]):
         values = {argument.name: field.value for argument, field in zip(self._note.arguments, fields, strict=True)}
         for argument, field in zip(self._note.arguments, fields, strict=True):
             if argument.required and not field.value.strip():
-                self.query_one("#lacking", Label).update(f"{argument.name} is needed.")
+                self.query_one("#missing", Label).update(f"{argument.name} is required.")
                 field.focus()
                 return
         self.dismiss(values)

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
-from holdfast.tui.keys import hints
+from holdfast.tui.keys import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 
 _WIDE = 115
@@ -20,23 +20,23 @@ __all__ = ["KEYS", "HelpScreen"]
 
 KEYS = (
     ("Writing", ""),
-    ("enter", "send; steers what runs"),
+    ("enter", "send; steers the current run"),
     ("alt+enter, ctrl+q", "send as a turn of its own"),
     ("ctrl+j, shift+enter", "a new line"),
-    ("up, down", "what you sent before"),
-    ("ctrl+r", "find what you sent before"),
-    ("@", "name a file: it goes along"),
+    ("up, down", "earlier prompts"),
+    ("ctrl+r", "find an earlier prompt"),
+    ("@", "attach a file of the project"),
     ("/", "at the start: commands"),
-    ("!", "at the start: for the shell"),
+    ("!", "at the start: a shell command"),
     ("ctrl+o", "write in your own editor"),
-    ("ctrl+v", "paste, also a picture"),
-    ("backspace", "drops the last attachment"),
+    ("ctrl+v", "paste text or an image"),
+    ("backspace", "remove the last attachment"),
     ("While it works", ""),
-    ("esc esc", "cancel; what waited comes back"),
-    ("ctrl+t", "to the prompts that wait"),
+    ("esc esc", "cancel; queued prompts return"),
+    ("ctrl+t", "edit the queued prompts"),
     ("↳ ⋯", "it steers; it has its own turn"),
     ("When a tool asks", ""),
-    ("←→, enter", "answer: composer empty, ½ s quiet"),
+    ("←→, enter", "answer, ½ s after the last key"),
     ("tab", "go to the request; esc goes back"),
     ("a s d, r", "then: once, session, no; why not"),
     ("1 to 9", "mark a choice of a question"),
@@ -48,14 +48,14 @@ KEYS = (
     ("space, click", "fold or unfold; o all of them"),
     ("y, Y", "copy a block; only its code"),
     ("g G, d u", "beginning, end; half a page"),
-    ("ctrl+f", "find; n N go on"),
+    ("ctrl+f", "find; n N: next, previous"),
     ("Everything else", ""),
     ("ctrl+p", "all commands"),
     ("ctrl+s, ctrl+n", "sessions; a new one"),
-    ("ctrl+l, f2", "models; how much they think"),
-    ("ctrl+y", "auto-approve; it is confirmed"),
+    ("ctrl+l, f2", "models; reasoning effort"),
+    ("ctrl+y", "auto-approve, after confirmation"),
     ("ctrl+g, f1", "this page"),
-    ("ctrl+z, ctrl+c", "suspend; leave: runs go on"),
+    ("ctrl+z, ctrl+c", "suspend; leave: runs continue"),
 )
 """Keys and what they do; a pair without description is a heading."""
 
@@ -85,8 +85,8 @@ class HelpScreen(Dialog[None]):
             yield Label("Keys", classes="dialog-title")
             with VerticalScroll(id="keys"):
                 yield Static((_beside if is_wide else _below)(KEYS, self._accent))
-            name = (("", f"for others this screen is {self._screen}"),) if self._screen else ()
-            yield Label(hints(("↑↓", "scroll"), ("esc", "close"), *name), classes="dialog-hint")
+            name = (("", f"other clients see this one as {self._screen}"),) if self._screen else ()
+            yield Label(key_hints(("↑↓", "scroll"), ("esc", "close"), *name), classes="dialog-hint")
 
     def on_mount(self) -> None:
         """Focus the list."""

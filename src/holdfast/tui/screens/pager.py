@@ -9,11 +9,11 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
 from holdfast.domain.line_diff import DiffLine, count_changes
-from holdfast.tui.diff_render import SPLIT_FROM, DiffView
-from holdfast.tui.keys import hints
+from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
+from holdfast.tui.keys import key_hints
 from holdfast.tui.palette import Palette
 from holdfast.tui.screens.dialogs import Dialog
-from holdfast.tui.terminal_text import shown_exactly
+from holdfast.tui.terminal_text import escaped_text
 
 __all__ = ["DiffScreen", "PagerScreen"]
 
@@ -31,11 +31,11 @@ class DiffScreen(Dialog[str | None]):
         ("escape,q,enter", "leave", "Close"),
     ]
 
-    def __init__(self, title: str, lines: Sequence[DiffLine], look: Palette, *, can_undo: bool = False) -> None:
+    def __init__(self, title: str, lines: Sequence[DiffLine], palette: Palette, *, can_undo: bool = False) -> None:
         super().__init__()
         self._title = title
         self._lines = lines
-        self._look = look
+        self._palette = palette
         self._can_undo = can_undo
         self._split: bool | None = None
 
@@ -47,7 +47,7 @@ class DiffScreen(Dialog[str | None]):
             with VerticalScroll(id="difference"):
                 yield Static(id="difference-text")
             undo = (("u", "undo the last change"),) if self._can_undo else ()
-            keys = hints(("t", "one column or two"), ("↑↓", "scroll"), *undo, ("esc", "close"))
+            keys = key_hints(("t", "one column or two"), ("↑↓", "scroll"), *undo, ("esc", "close"))
             yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
@@ -57,12 +57,12 @@ class DiffScreen(Dialog[str | None]):
 
     def _draw(self) -> None:
         self.query_one("#difference-text", Static).update(
-            DiffView(self._lines, self._look, split=self._split, name=self._title, wraps=True)
+            DiffView(self._lines, self._palette, split=self._split, name=self._title, wraps=True)
         )
 
     def action_turn(self) -> None:
         """Switch between one column and two."""
-        is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split
+        is_split = self.query_one(VerticalScroll).size.width >= SPLIT_WIDTH if self._split is None else self._split
         self._split = not is_split
         self._draw()
 
@@ -105,8 +105,8 @@ class PagerScreen(Dialog[None]):
         with Vertical(classes="dialog whole"):
             yield Label(self._title, classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):
-                yield Static(shown_exactly(self._text.expandtabs(4)))
-            yield Label(hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
+                yield Static(escaped_text(self._text.expandtabs(4)))
+            yield Label(key_hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
 
     def on_mount(self) -> None:
         """Focus the text; scroll a log to its end."""

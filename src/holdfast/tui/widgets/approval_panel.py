@@ -17,12 +17,12 @@ from textual.widgets import Input, Label, Static
 
 from holdfast.client.answer_focus import Kind
 from holdfast.domain.line_diff import diff_lines, parse_unified_diff
-from holdfast.tui.diff_render import SPLIT_FROM, DiffView
-from holdfast.tui.keys import hints
-from holdfast.tui.palette import DARK, Palette
-from holdfast.tui.terminal_text import shown_exactly
+from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
+from holdfast.tui.keys import key_hints
+from holdfast.tui.palette import Palette
+from holdfast.tui.terminal_text import escaped_text
 
-__all__ = ["ApprovalPanel", "Choice", "PanelState", "RequestPanel"]
+__all__ = ["AnswerChoice", "ApprovalPanel", "PanelState", "RequestPanel"]
 
 
 PanelState = Literal["writing", "away", "waiting", "active", "focused"]
@@ -37,13 +37,13 @@ _INACTIVE: dict[PanelState, tuple[tuple[str, str], ...]] = {
 }
 
 
-class Choice(Static):
+class AnswerChoice(Static):
     """An answer that can be selected."""
 
     class Clicked(Message):
         """The user clicked on a choice."""
 
-        def __init__(self, choice: "Choice") -> None:
+        def __init__(self, choice: "AnswerChoice") -> None:
             super().__init__()
             self.choice = choice
 
@@ -80,13 +80,13 @@ class RequestPanel(Vertical, can_focus=True):
     class Resized(Message):
         """The panel uses the whole screen now, or no longer."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, may_focus: Callable[["RequestPanel"], bool]) -> None:
+        """Create the panel. `may_focus` returns True if a click may move the focus to the panel."""
         super().__init__(classes="request inactive")
         self.request_id = request_id
         self.state: PanelState = "waiting"
         self.is_answered = False
-        self.may_focus: Callable[[], bool] = lambda: True
-        """Returns True if a click may move the focus here."""
+        self._may_focus = may_focus
 
     def on_mount(self) -> None:
         """Draw the panel."""
@@ -99,7 +99,7 @@ class RequestPanel(Vertical, can_focus=True):
 
     def focus_on_click(self) -> bool:
         """Return True if a click moves the focus here."""
-        return self.may_focus()
+        return self._may_focus(self)
 
     def show_state(self, state: PanelState) -> bool:
         """Set the state. Returns True if it has changed."""
@@ -117,11 +117,11 @@ class RequestPanel(Vertical, can_focus=True):
         self.set_class(not is_active, "inactive")
         self.set_class(self.state == "focused", "focused")
         self.draw_choices()
-        self.query_one(".panel-hint", Label).update(hints(*(_INACTIVE.get(self.state) or self.keys())))
+        self.query_one(".panel-hint", Label).update(key_hints(*(_INACTIVE.get(self.state) or self.keys())))
 
     def room(self) -> int:
         """Return the lines the panel may use: all but the bars, the composer and a little of the conversation."""
-        composer = next((widget.outer_size.height for widget in self.screen.query("#editor")), 3)
+        composer = next((widget.outer_size.height for widget in self.screen.query("#composer")), 3)
         others = 2 if self.has_class("whole") else 6
         return max(6, self.app.size.height - max(3, composer) - others)
 
@@ -175,7 +175,7 @@ class RequestPanel(Vertical, can_focus=True):
     def press(self, key: str) -> None:
         """Handle a key that acts only with the focus."""
 
-    def clicked(self, choice: Choice) -> None:
+    def clicked(self, choice: AnswerChoice) -> None:
         """Handle a click on a choice while the panel was active."""
 
     def forget_digits(self) -> None:
@@ -209,12 +209,22 @@ _SCROLLS = {"j": 1, "k": -1, "space": 12, "b": -12}
 class ApprovalPanel(RequestPanel):
     """An approval. The answer is the body of the grant."""
 
-    def __init__(self, request: Mapping[str, Any], look: Palette = DARK, *, more: int = 0, session: str = "") -> None:
-        """Create the panel. `session` is the title of the requesting session, if another one is shown."""
-        super().__init__(str(request.get("id", "")))
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        palette: Palette,
+        *,
+        may_focus: Callable[[RequestPanel], bool],
+        more: int = 0,
+        session: str = "",
+    ) -> None:
+        """Create the panel. `more` is the number of other approvals that wait, `session` the title of the requesting
+        session, if another one is shown.
+        """
+        super().__init__(str(request.get("id", "")), may_focus)
         self._session = session
         self._request = dict(request)
-        self._look = look
+        self._palette = palette
         self._more = more
         self._split: bool | None = None
         self._place = 0
@@ -233,8 +243,8 @@ class ApprovalPanel(RequestPanel):
         with Horizontal(id="answers"):
             for action, word in _ANSWERS:
                 if action != "allow_always" or self._rules:
-                    yield Choice(word, action)
-        yield Input(placeholder="Why not? The model reads this and goes on.", compact=True)
+                    yield AnswerChoice(word, action)
+        yield Input(placeholder="The reason, for the model. The run continues.", compact=True)
         yield Label("", classes="panel-hint")
 
     @property
@@ -253,7 +263,7 @@ class ApprovalPanel(RequestPanel):
 
     def draw_choices(self) -> None:
         """Mark the selected answer."""
-        for place, choice in enumerate(self.query(Choice)):
+        for place, choice in enumerate(self.query(AnswerChoice)):
             choice.mark(is_chosen=place == self._place and self.state in ("active", "focused"))
 
     def fit(self) -> None:
@@ -275,13 +285,13 @@ class ApprovalPanel(RequestPanel):
     def _notes(self) -> list[Text]:
         request = self._request
         why = str(request.get("why") or "")
-        notes = [Text(f"It works in “{self._session}”, which you do not look at now.")] if self._session else []
+        notes = [Text(f"For the session “{self._session}”, which is not shown.")] if self._session else []
         notes += [Text(why)] if why else []
         command = (request.get("params") or {}).get("command")
         if request.get("path") and command:
-            notes.append(Text("In ") + shown_exactly(str(request["path"])))
+            notes.append(Text("In ") + escaped_text(str(request["path"])))
         if self._rules:
-            notes.append(Text("Always saves: ") + shown_exactly("\n".join(self._rules)))
+            notes.append(Text("Always saves: ") + escaped_text("\n".join(self._rules)))
         return notes
 
     @property
@@ -292,28 +302,28 @@ class ApprovalPanel(RequestPanel):
     def _what(self) -> RenderableType:
         params = self._request.get("params") or {}
         if not isinstance(params, dict):
-            return shown_exactly(str(self._request.get("description", "")))
+            return escaped_text(str(self._request.get("description", "")))
         if isinstance(params.get("command"), str):
-            return Text("$ ", style="bold") + shown_exactly(params["command"])
+            return Text("$ ", style="bold") + escaped_text(params["command"])
         if self._is_change:
             return self._change(params)
         lines = [f"{name}: {value}" for name, value in params.items() if value not in ("", None, 0, False)]
-        return shown_exactly("\n".join(lines) or str(self._request.get("description", "")))
+        return escaped_text("\n".join(lines) or str(self._request.get("description", "")))
 
     def _change(self, params: Mapping[str, Any]) -> RenderableType:
         if isinstance(params.get("new_content"), str):
             lines = diff_lines(str(params.get("old_content") or ""), params["new_content"])
         else:
             lines = parse_unified_diff(params["diff"])
-        name = shown_exactly(str(params.get("file_path", "")))
+        name = escaped_text(str(params.get("file_path", "")))
         name.stylize("bold")
         path = str(params.get("file_path", ""))
         # Lines are not cut: text beyond the edge of the screen would be executed, too.
-        return Group(name, DiffView(lines, self._look, split=self._split, name=path, wraps=True))
+        return Group(name, DiffView(lines, self._palette, split=self._split, name=path, wraps=True))
 
     def act(self, key: str) -> None:
         """Move among the answers, or send one."""
-        choices = list(self.query(Choice))
+        choices = list(self.query(AnswerChoice))
         match key:
             case "left" | "up":
                 self._place = max(0, self._place - 1)
@@ -325,7 +335,7 @@ class ApprovalPanel(RequestPanel):
                 return
         self.draw_choices()
 
-    def clicked(self, choice: Choice) -> None:
+    def clicked(self, choice: AnswerChoice) -> None:
         """Send the answer that was clicked."""
         self._answer(choice.value)
 
@@ -334,7 +344,7 @@ class ApprovalPanel(RequestPanel):
         if action := _LETTERS.get(key):
             self._answer(action)
         elif by := _SCROLLS.get(key):
-            self.scroll_what(by)
+            self.scroll_details(by)
         elif key == "r":
             self.open_field()
         elif key == "t":
@@ -345,7 +355,7 @@ class ApprovalPanel(RequestPanel):
             self.fit()
             self.post_message(self.Resized())
 
-    def scroll_what(self, by: int) -> None:
+    def scroll_details(self, by: int) -> None:
         """Scroll the details."""
         self._scroll.scroll_relative(y=by, animate=False)
 
@@ -353,7 +363,7 @@ class ApprovalPanel(RequestPanel):
         self.answer({"permission": self._request, "action": action})
 
     def _turn(self) -> None:
-        is_split = self._scroll.size.width >= SPLIT_FROM if self._split is None else self._split
+        is_split = self._scroll.size.width >= SPLIT_WIDTH if self._split is None else self._split
         self._split = not is_split
         self.query_one("#what-text", Static).update(self._what())
 

@@ -9,15 +9,17 @@ from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from holdfast.tui.attachments import mention_at, path_in_paste
-from holdfast.tui.keys import NEWLINES, QUEUES
-from holdfast.tui.screens.picker import fitted
+from holdfast.tui.attachments import open_mention, pasted_path
+from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS
+from holdfast.tui.screens.picker import fit_width
 
 __all__ = ["Completer", "Composer"]
 
 
-_LONG_LINES = 10
-_LONG_COLUMNS = 1_000
+_MAX_NAME_WIDTH = 36
+_ATTACH_LINES = 10
+_ATTACH_COLUMNS = 1_000
+"""A paste with more lines, or with a longer line, becomes an attachment."""
 
 
 class Composer(TextArea):
@@ -41,13 +43,13 @@ class Composer(TextArea):
             self.text = text
             self.is_path = is_path
 
-    class ImageWanted(Message):
+    class ImageRequested(Message):
         """The paste key was pressed: the clipboard may contain an image."""
 
     class Emptied(Message):
-        """Backspace was pressed in an empty editor."""
+        """Backspace was pressed in an empty composer."""
 
-    class Chose(Message):
+    class CompletionKey(Message):
         """A key for the list of completions."""
 
         def __init__(self, key: str) -> None:
@@ -69,36 +71,40 @@ class Composer(TextArea):
             show_line_numbers=False,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Say what you want done.  @ a file · / commands · ! a shell command",
+            placeholder="Describe what to do.  @ a file · / commands · ! a shell command",
         )
-        self._history: list[str] = []
-        self._place = 0
+        self._sent: list[str] = []
+        self._position = 0
         self._draft = ""
         self.completes = False
         """True while completions are shown: the keys that select belong to them."""
         self.has_attachments = False
         # Not as bindings, because those are handled before letters that were typed earlier.
-        self._acts: dict[str, Callable[[], None]] = {
+        self._key_actions: dict[str, Callable[[], None]] = {
             "enter": self.action_send,
             "ctrl+v": self.action_paste_any,
-            **dict.fromkeys(QUEUES, self.action_queue),
-            **dict.fromkeys(NEWLINES, self.action_newline),
+            **dict.fromkeys(QUEUE_KEYS, self.action_queue),
+            **dict.fromkeys(NEWLINE_KEYS, self.action_newline),
         }
 
-    def remember(self, texts: list[str]) -> None:
-        """Set the history, oldest first."""
-        self._history = texts
-        self._place = len(texts)
+    def set_sent_prompts(self, texts: list[str]) -> None:
+        """Replace the history of sent prompts, oldest first."""
+        self._sent = texts
+        self._position = len(texts)
 
     @property
-    def sent(self) -> list[str]:
-        """The history, oldest first."""
-        return self._history
+    def sent_prompts(self) -> list[str]:
+        """The prompts that were sent, oldest first."""
+        return self._sent
 
-    def take(self, text: str) -> None:
-        """Insert a text above the current one."""
-        self.text = f"{text}\n\n{self.text}" if self.text.strip() else text
+    def set_text(self, text: str) -> None:
+        """Replace the text and move the cursor to its end."""
+        self.text = text
         self.move_cursor(self.document.end)
+
+    def restore(self, text: str) -> None:
+        """Insert a text that was sent above the current one."""
+        self.set_text(f"{text}\n\n{self.text}" if self.text.strip() else text)
         self.focus()
 
     def action_send(self) -> None:
@@ -111,14 +117,14 @@ class Composer(TextArea):
 
     def _send(self, *, queues: bool) -> None:
         if self.completes:
-            self.post_message(self.Chose("enter"))
+            self.post_message(self.CompletionKey("enter"))
             return
         text = self.text.strip()
         if not text and not self.has_attachments:
             return
         if text:
-            self._history.append(text)
-        self._place = len(self._history)
+            self._sent.append(text)
+        self._position = len(self._sent)
         self.text = ""
         self.post_message(self.Sent(text, queues=queues))
 
@@ -128,7 +134,7 @@ class Composer(TextArea):
 
     def action_paste_any(self) -> None:
         """Paste an image or text."""
-        self.post_message(self.ImageWanted())
+        self.post_message(self.ImageRequested())
 
     def complete(self, text: str) -> None:
         """Replace the letters before the cursor by a completion."""
@@ -137,7 +143,7 @@ class Composer(TextArea):
         if text.startswith("/"):
             self.text = ""
             return
-        letters = mention_at(before) or ""
+        letters = open_mention(before) or ""
         name = f'"{text}"' if " " in text else text
         self.replace(f"{name} ", (row, column - len(letters)), (row, column))
 
@@ -148,7 +154,7 @@ class Composer(TextArea):
         before = self.document.get_line(row)[:column]
         if row == 0 and before.startswith("/") and " " not in before and self.document.line_count == 1:
             self.post_message(self.Completing("command", before[1:]))
-        elif (letters := mention_at(before)) is not None:
+        elif (letters := open_mention(before)) is not None:
             self.post_message(self.Completing("file", letters))
         else:
             self.post_message(self.Completing("", ""))
@@ -158,8 +164,8 @@ class Composer(TextArea):
         next.
         """
         lines = event.text.splitlines()
-        path = path_in_paste(event.text)
-        is_long = len(lines) > _LONG_LINES or any(len(line) > _LONG_COLUMNS for line in lines)
+        path = pasted_path(event.text)
+        is_long = len(lines) > _ATTACH_LINES or any(len(line) > _ATTACH_COLUMNS for line in lines)
         if path is None and not is_long:
             return
         event.prevent_default()
@@ -169,36 +175,33 @@ class Composer(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         row, _ = self.cursor_location
         if self.completes and event.key in ("up", "down", "escape"):
-            self.post_message(self.Chose(event.key))
-        elif (act := self._acts.get(event.key)) is not None:
-            act()
+            self.post_message(self.CompletionKey(event.key))
+        elif (action := self._key_actions.get(event.key)) is not None:
+            action()
         elif event.key == "backspace" and not self.text:
             self.post_message(self.Emptied())
-        elif event.key == "up" and row == 0 and self._place:
-            self._recall(self._place - 1)
-        elif event.key == "down" and row == self.document.line_count - 1 and self._place < len(self._history):
-            self._recall(self._place + 1)
+        elif event.key == "up" and row == 0 and self._position:
+            self._recall(self._position - 1)
+        elif event.key == "down" and row == self.document.line_count - 1 and self._position < len(self._sent):
+            self._recall(self._position + 1)
         else:
             await super()._on_key(event)
             return
         event.prevent_default()
         event.stop()
 
-    def _recall(self, place: int) -> None:
-        if self._place == len(self._history):
+    def _recall(self, position: int) -> None:
+        if self._position == len(self._sent):
             self._draft = self.text
-        self._place = place
-        self.text = self._history[place] if place < len(self._history) else self._draft
-        self.move_cursor(self.document.end)
-
-
-# Completions above the editor for `@` and `/`.
-
-_WIDEST = 36
+        self._position = position
+        self.set_text(self._sent[position] if position < len(self._sent) else self._draft)
 
 
 class Completer(OptionList, can_focus=False):
-    """The list of completions. The editor keeps the focus; the app forwards the keys that select."""
+    """The list of completions above the composer, for `@` and `/`.
+
+    The composer keeps the focus; the app forwards the keys that select.
+    """
 
     class Picked(Message):
         """A completion was selected: a path, or `/` and a command."""
@@ -207,16 +210,16 @@ class Completer(OptionList, can_focus=False):
             super().__init__()
             self.value = value
 
-    def offer(self, names: Sequence[tuple[str, str]]) -> None:
+    def offer(self, completions: Sequence[tuple[str, str]]) -> None:
         """Show these completions, each a value and a description. An empty sequence hides the list."""
         self.clear_options()
-        self.display = bool(names)
-        wide = min(max((cell_len(value) for value, _ in names), default=0), _WIDEST)
-        for value, detail in names:
-            name = fitted(value, wide) if detail else value
+        self.display = bool(completions)
+        width = min(max((cell_len(value) for value, _ in completions), default=0), _MAX_NAME_WIDTH)
+        for value, detail in completions:
+            name = fit_width(value, width) if detail else value
             line = Text.assemble(name, ("  ", ""), (detail, "dim"))
             self.add_option(Option(line, id=value))
-        if names:
+        if completions:
             self.highlighted = 0
 
     def pick(self) -> None:

@@ -1,5 +1,6 @@
 """Questions of the model, one after the other; the answers are sent together."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,8 +11,8 @@ from textual.widgets import Input, Label, Static
 
 from holdfast.client.answer_focus import Kind
 from holdfast.domain.approvals import Question, QuestionAnswer, QuestionRequest
-from holdfast.tui.block_render import Answer
-from holdfast.tui.widgets.approval_panel import Choice, RequestPanel
+from holdfast.tui.block_render import MarkdownAnswer
+from holdfast.tui.widgets.approval_panel import AnswerChoice, RequestPanel
 
 __all__ = ["QuestionPanel"]
 
@@ -24,8 +25,8 @@ class QuestionPanel(RequestPanel):
 
     KIND: ClassVar[Kind] = "question"
 
-    def __init__(self, request: QuestionRequest) -> None:
-        super().__init__(request.id)
+    def __init__(self, request: QuestionRequest, *, may_focus: Callable[[RequestPanel], bool]) -> None:
+        super().__init__(request.id, may_focus)
         self._request = request
         self._at = 0
         self._row = 0
@@ -64,7 +65,7 @@ class QuestionPanel(RequestPanel):
         place = f"   ({self._at + 1} of {count})" if count > 1 else ""
         self.query_one(".panel-title", Label).update(Text(f"{question.question}{place}"))
         about = self.query_one(".question-text", Static)
-        about.update(Answer(question.description, code_theme="ansi_dark") if question.description else "")
+        about.update(MarkdownAnswer(question.description, code_theme="ansi_dark") if question.description else "")
         about.display = bool(question.description)
         self.query_one(".panel-note").display = bool(self._note) and self._at + 1 == count
         rows = self.query_one("#rows", Vertical)
@@ -76,7 +77,7 @@ class QuestionPanel(RequestPanel):
         self.redraw()
         self.fit()
 
-    def _rows(self, question: Question, *, is_single: bool) -> list[Choice]:
+    def _rows(self, question: Question, *, is_single: bool) -> list[AnswerChoice]:
         if question.type == "yes_no":
             pairs = [("yes", "Yes"), ("no", "No")]
         else:
@@ -84,9 +85,9 @@ class QuestionPanel(RequestPanel):
                 f"{item.label}: {item.description}" if item.description else item.label for item in question.choices
             )
             pairs = list(zip((item.id for item in question.choices), described, strict=True))
-        numbered = [Choice(Text(f"{number} {label}"), id) for number, (id, label) in enumerate(pairs, 1)]
-        skip = [] if is_single else [Choice("skip this question", _SKIP)]
-        return [*numbered, Choice("in your own words …", _WORDS), *skip, Choice("do not answer", _DISMISS)]
+        numbered = [AnswerChoice(Text(f"{number} {label}"), id) for number, (id, label) in enumerate(pairs, 1)]
+        skip = [] if is_single else [AnswerChoice("skip this question", _SKIP)]
+        return [*numbered, AnswerChoice("in your own words …", _WORDS), *skip, AnswerChoice("do not answer", _DISMISS)]
 
     def keys(self) -> tuple[tuple[str, str], ...]:
         """Keys that act in the current state."""
@@ -101,7 +102,7 @@ class QuestionPanel(RequestPanel):
         """Mark the selected row and the chosen answers."""
         is_active = self.state in ("active", "focused")
         signs = ("■ ", "□ ") if self._question.type == "multi_choice" else ("● ", "○ ")
-        for place, row in enumerate(self.query(Choice)):
+        for place, row in enumerate(self.query(AnswerChoice)):
             sign = "" if row.value.startswith("\0") else signs[row.value not in self._marked[self._at]]
             row.mark(is_chosen=place == self._row and is_active, sign=sign)
             if place == self._row and is_active:
@@ -116,7 +117,7 @@ class QuestionPanel(RequestPanel):
 
     def act(self, key: str) -> None:
         """Move among the rows, mark one, or answer."""
-        rows = list(self.query(Choice))
+        rows = list(self.query(AnswerChoice))
         if self._is_changing:
             return
         match key:
@@ -137,14 +138,14 @@ class QuestionPanel(RequestPanel):
 
     def press(self, key: str) -> None:
         """Handle a key that acts only with the focus."""
-        rows = list(self.query(Choice))
+        rows = list(self.query(AnswerChoice))
         if key == "space" and rows and not rows[self._row].value.startswith("\0"):
             self._mark(rows[self._row].value)
             self.draw_choices()
 
-    def clicked(self, choice: Choice) -> None:
+    def clicked(self, choice: AnswerChoice) -> None:
         """Select the row that was clicked."""
-        self._row = list(self.query(Choice)).index(choice)
+        self._row = list(self.query(AnswerChoice)).index(choice)
         if self._question.type == "multi_choice" and not choice.value.startswith("\0"):
             self._mark(choice.value)
             self.draw_choices()
@@ -158,7 +159,7 @@ class QuestionPanel(RequestPanel):
             self._before_digits = None
             self.draw_choices()
 
-    def _mark_number(self, number: int, rows: list[Choice]) -> None:
+    def _mark_number(self, number: int, rows: list[AnswerChoice]) -> None:
         if number <= len(rows) and not rows[number - 1].value.startswith("\0"):
             self._before_digits = self._before_digits or (self._row, self._marked[self._at])
             self._row = number - 1

@@ -21,14 +21,14 @@ class SearchBar(Horizontal):
         Binding("escape", "close", "Close", priority=True),
     ]
 
-    class Sought(Message):
+    class Changed(Message):
         """The search words have changed."""
 
         def __init__(self, words: str) -> None:
             super().__init__()
             self.words = words
 
-    class Gone(Message):
+    class Moved(Message):
         """Move to the next match, or to the previous one."""
 
         def __init__(self, by: int) -> None:
@@ -49,26 +49,26 @@ class SearchBar(Horizontal):
         self.display = True
         words = self.query_one(Input)
         words.focus()
-        self.post_message(self.Sought(words.value))
+        self.post_message(self.Changed(words.value))
 
-    def tell(self, place: int, count: int) -> None:
+    def show_position(self, place: int, count: int) -> None:
         """Show the position and the number of matches."""
         words = self.query_one(Input).value.strip()
-        self.query_one("#find-count", Static).update(f"{place} of {count}" if count else "nothing" if words else "")
+        self.query_one("#find-count", Static).update(f"{place} of {count}" if count else "no matches" if words else "")
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
         event.stop()
-        self.post_message(self.Sought(event.value))
+        self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Gone(-1))
+        self.post_message(self.Moved(-1))
 
     def action_go(self, by: int) -> None:
         """Move to another match."""
-        self.post_message(self.Gone(by))
+        self.post_message(self.Moved(by))
 
     def action_close(self) -> None:
         """Close the line."""

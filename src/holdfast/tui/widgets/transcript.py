@@ -14,11 +14,18 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from holdfast.domain.ids import MessageId
-from holdfast.tui.block_render import code_of_block, lines_with, markdown_theme, marked, paint, text_of_block
-from holdfast.tui.blocks import Block, Card, Closing, Note, Prose, Saying, Thought
+from holdfast.tui.block_render import (
+    block_code,
+    block_text,
+    highlight_matches,
+    markdown_theme,
+    matching_lines,
+    render_block,
+)
+from holdfast.tui.blocks import AnswerBlock, Block, NoticeBlock, PromptBlock, ReasoningBlock, ToolBlock, TurnEndBlock
 from holdfast.tui.palette import DARK, Palette
 
-__all__ = ["Row", "Rows", "Transcript", "guess_height"]
+__all__ = ["Transcript", "TranscriptRow", "TranscriptRows", "estimate_height"]
 
 
 # Layout of a long conversation, without rendering invisible blocks. Pure.
@@ -26,7 +33,7 @@ __all__ = ["Row", "Rows", "Transcript", "guess_height"]
 S = TypeVar("S")
 
 
-class Row(Generic[S]):
+class TranscriptRow(Generic[S]):
     """A block with its lines, once it was rendered."""
 
     __slots__ = ("block", "gap", "height", "is_unfolded", "lines", "message")
@@ -37,34 +44,34 @@ class Row(Generic[S]):
         self.is_unfolded = False
         self.gap = 1
         self.lines: Sequence[S] | None = None
-        self.height = guess_height(block, width)
+        self.height = estimate_height(block, width)
 
     def forget(self, width: int) -> None:
         """Discard the lines."""
         self.lines = None
-        self.height = guess_height(self.block, width)
+        self.height = estimate_height(self.block, width)
 
 
-def guess_height(block: Block, width: int) -> int:
+def estimate_height(block: Block, width: int) -> int:
     """Estimate the height of a block."""
     wide = max(8, width - 4)
     match block:
-        case Saying(text=text) | Prose(text=text):
+        case PromptBlock(text=text) | AnswerBlock(text=text):
             return sum(1 + len(line) // wide for line in text.split("\n")) or 1
-        case Thought() | Closing():
+        case ReasoningBlock() | TurnEndBlock():
             return 1
-        case Card(content=content):
+        case ToolBlock(content=content):
             return 1 + min(9, content.count("\n") + 1) if content else 1
-        case Note(text=text):
+        case NoticeBlock(text=text):
             return 1 + bool(text)
 
 
-class Rows(Generic[S]):
+class TranscriptRows(Generic[S]):
     """All rows of a conversation, by line."""
 
     def __init__(self) -> None:
         self.width = 80
-        self.rows: list[Row[S]] = []
+        self.rows: list[TranscriptRow[S]] = []
         self._first: dict[MessageId, int] = {}
         self._tops: list[int] = [0]
         self.changed_from: int | None = None
@@ -89,7 +96,7 @@ class Rows(Generic[S]):
         """Return the index of the row that a line belongs to."""
         return min(bisect_right(self._tops, line) - 1, len(self.rows) - 1)
 
-    def put(self, message: MessageId, blocks: Sequence[Block]) -> None:
+    def set_blocks(self, message: MessageId, blocks: Sequence[Block]) -> None:
         """Set the blocks of a message. Unchanged blocks keep their lines."""
         start = self._first.get(message)
         if start is None or start > len(self.rows):
@@ -109,10 +116,10 @@ class Rows(Generic[S]):
             self._number()
         self.settle(start + same)
 
-    def _row(self, message: MessageId, block: Block, old: Row[S] | None) -> Row[S]:
+    def _row(self, message: MessageId, block: Block, old: TranscriptRow[S] | None) -> TranscriptRow[S]:
         if old is not None and old.block == block:
             return old
-        row: Row[S] = Row(message, block, self.width)
+        row: TranscriptRow[S] = TranscriptRow(message, block, self.width)
         if old is not None and type(old.block) is type(block):
             row.is_unfolded = old.is_unfolded
             row.height = old.height
@@ -159,7 +166,7 @@ def _stick(upper: Block, lower: Block) -> bool:
 
 
 def _is_work(block: Block) -> bool:
-    return isinstance(block, Thought) or (isinstance(block, Card) and not block.is_own)
+    return isinstance(block, ReasoningBlock) or (isinstance(block, ToolBlock) and not block.is_own)
 
 
 # The conversation view: rendered line by line, and only where visible.
@@ -200,10 +207,10 @@ class Transcript(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.look: Palette = DARK
+        self.palette: Palette = DARK
         self._markdown = markdown_theme(DARK)
         self.directory = ""
-        self._rows: Rows[Strip] = Rows()
+        self._rows: TranscriptRows[Strip] = TranscriptRows()
         self._cursor: int | None = None
         self._follows = True
         self._words = ""
@@ -217,26 +224,22 @@ class Transcript(ScrollView, can_focus=True):
         self._rows.clear()
         self._cursor = None
         self._follows = True
-        self._changed()
+        self.draw_changes()
 
-    def put(self, message: MessageId, blocks: Sequence[Block]) -> None:
-        """Set the blocks of a message."""
-        self._rows.put(message, blocks)
+    def set_blocks(self, message: MessageId, blocks: Sequence[Block]) -> None:
+        """Set the blocks of a message; drawn with the next `draw_changes`."""
+        self._rows.set_blocks(message, blocks)
 
-    def drop(self, message: MessageId) -> None:
+    def remove_message(self, message: MessageId) -> None:
         """Remove a message."""
         self._rows.remove(message)
 
-    def show(self) -> None:
-        """Draw the changes since the last call."""
-        self._changed()
-
-    def set_look(self, look: Palette) -> None:
+    def set_palette(self, palette: Palette) -> None:
         """Set the styles and render everything again."""
-        self.look = look
-        self._markdown = markdown_theme(look)
+        self.palette = palette
+        self._markdown = markdown_theme(palette)
         self._rows.resize(self._rows.width)
-        self._changed()
+        self.draw_changes()
 
     @property
     def follows(self) -> bool:
@@ -244,7 +247,7 @@ class Transcript(ScrollView, can_focus=True):
         return self._follows
 
     @property
-    def rows(self) -> Rows[Strip]:
+    def rows(self) -> TranscriptRows[Strip]:
         """The layout of the conversation."""
         return self._rows
 
@@ -264,11 +267,11 @@ class Transcript(ScrollView, can_focus=True):
             return Strip.blank(width, self.rich_style)
         strip = lines[inside].crop_extend(0, width, self.rich_style).apply_style(self.rich_style)
         if index == self._cursor and (self.has_focus or self._words):
-            strip = Strip(Segment.apply_style(strip, post_style=Style.parse(self.look.marked)), strip.cell_length)
-        return marked(strip, self._words, Style.parse(self.look.found)) if self._words else strip
+            strip = Strip(Segment.apply_style(strip, post_style=Style.parse(self.palette.marked)), strip.cell_length)
+        return highlight_matches(strip, self._words, Style.parse(self.palette.found)) if self._words else strip
 
-    def _changed(self) -> None:
-        """Update the screen: all of it if something moved, else from the first changed line."""
+    def draw_changes(self) -> None:
+        """Draw the changes since the last call: the whole view if something moved, else from the first changed line."""
         before = (self.virtual_size, self.scroll_offset)
         self._draw_visible()
         self.virtual_size = Size(self._rows.width, self._rows.height)
@@ -312,10 +315,10 @@ class Transcript(ScrollView, can_focus=True):
             self._rows.settle(wrong[0])
         return bool(wrong)
 
-    def _draw_row(self, row: Row[Strip]) -> None:
+    def _draw_row(self, row: TranscriptRow[Strip]) -> None:
         console = self.app.console
         options = console.options.update(width=max(10, self._rows.width), height=None)
-        drawn = paint(row.block, self.look, is_unfolded=row.is_unfolded, directory=self.directory)
+        drawn = render_block(row.block, self.palette, is_unfolded=row.is_unfolded, directory=self.directory)
         with console.use_theme(self._markdown):
             lines = [_strip(line) for line in console.render_lines(drawn, options, pad=False)]
         row.lines = _trimmed(lines)
@@ -328,7 +331,7 @@ class Transcript(ScrollView, can_focus=True):
         width = max(10, self.scrollable_content_region.width)
         if width != self._rows.width:
             self._rows.resize(width)
-        self._changed()
+        self.draw_changes()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Follow the end if it is visible; otherwise render the visible part."""
@@ -354,7 +357,7 @@ class Transcript(ScrollView, can_focus=True):
         index = len(self._rows.rows) if self._cursor is None else self._cursor
         index += by
         while 0 <= index < len(self._rows.rows):
-            if isinstance(self._rows.rows[index].block, Saying):
+            if isinstance(self._rows.rows[index].block, PromptBlock):
                 self._go(index)
                 return
             index += by
@@ -378,7 +381,7 @@ class Transcript(ScrollView, can_focus=True):
         """Go to the end and follow it."""
         self._cursor = None
         self._follow(True)
-        self._changed()
+        self.draw_changes()
 
     def action_fold(self) -> None:
         """Fold or unfold the block at the cursor."""
@@ -387,13 +390,13 @@ class Transcript(ScrollView, can_focus=True):
 
     def _fold(self, index: int) -> None:
         row = self._rows.rows[index]
-        if isinstance(row.block, Card | Thought):
+        if isinstance(row.block, ToolBlock | ReasoningBlock):
             row.is_unfolded = not row.is_unfolded
             row.lines = None
             # An unfolded block stays where it is, and grows downwards.
             self._follows = False
             self._draw(index, index)
-            self._changed()
+            self.draw_changes()
             self._follow(self.scroll_offset.y >= self.max_scroll_y)
             self.post_message(self.Moved())
 
@@ -401,10 +404,10 @@ class Transcript(ScrollView, can_focus=True):
         """Unfold everything, or fold it again."""
         self._unfolds = not self._unfolds
         for row in self._rows.rows:
-            if isinstance(row.block, Card | Thought) and row.is_unfolded is not self._unfolds:
+            if isinstance(row.block, ToolBlock | ReasoningBlock) and row.is_unfolded is not self._unfolds:
                 row.is_unfolded = self._unfolds
                 row.lines = None
-        self._changed()
+        self.draw_changes()
 
     def action_half(self, by: int) -> None:
         """Scroll by half a page."""
@@ -412,11 +415,11 @@ class Transcript(ScrollView, can_focus=True):
 
     def action_copy(self) -> None:
         """Copy the text of a block."""
-        self._copy(text_of_block)
+        self._copy(block_text)
 
     def action_copy_code(self) -> None:
         """Copy the code of a block."""
-        self._copy(code_of_block)
+        self._copy(block_code)
 
     def _copy(self, taken: Callable[[Block], str]) -> None:
         rows = self._rows.rows
@@ -456,7 +459,7 @@ class Transcript(ScrollView, can_focus=True):
     def _found(self) -> list[int]:
         if not self._words:
             return []
-        return [at for at, row in enumerate(self._rows.rows) if self._words in text_of_block(row.block).casefold()]
+        return [at for at, row in enumerate(self._rows.rows) if self._words in block_text(row.block).casefold()]
 
     def _place(self, found: list[int]) -> int:
         return found.index(self._cursor) + 1 if self._cursor in found else 0
@@ -464,7 +467,7 @@ class Transcript(ScrollView, can_focus=True):
     def _lines(self, index: int) -> list[int]:
         """Return the lines of a row that contain the words."""
         self._draw(index, index)
-        return lines_with(self._rows.rows[index].lines or (), self._words)
+        return matching_lines(self._rows.rows[index].lines or (), self._words)
 
     def _step(self, by: int) -> bool:
         """Go to another match in the current row. Returns False if there is none."""
@@ -479,7 +482,7 @@ class Transcript(ScrollView, can_focus=True):
         """Go to the matching line of a row; a folded row is unfolded if the match is hidden."""
         row = self._rows.rows[index]
         lines = self._lines(index)
-        if not lines and isinstance(row.block, Card | Thought) and not row.is_unfolded:
+        if not lines and isinstance(row.block, ToolBlock | ReasoningBlock) and not row.is_unfolded:
             row.is_unfolded = True
             row.lines = None
             lines = self._lines(index)

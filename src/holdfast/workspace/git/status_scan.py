@@ -14,7 +14,7 @@ import msgspec
 from holdfast.domain.project_context import GitChanges
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.git.git_command import PreparedGit, PrivateGit
-from holdfast.workspace.process.child_process import Spawn, running, splitted
+from holdfast.workspace.process.child_process import Spawn, run_child, split_records
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["GitScan", "Scan"]
@@ -100,8 +100,8 @@ class GitScan:
 
     async def _records(self, git: PreparedGit, *words: str) -> AsyncGenerator[bytes, None]:
         """Yield the NUL-terminated records of a command. Raises `OSError` if git reports a failure."""
-        async with running(self._spawn, git.command(*words), self._directory, git.environment) as child:
-            async with aclosing(splitted(child.child.stdout, b"\0")) as records:
+        async with run_child(self._spawn, git.command(*words), self._directory, git.environment) as child:
+            async with aclosing(split_records(child.child.stdout, b"\0")) as records:
                 async for record in records:
                     yield record
             code, complaint = await child.end()

@@ -16,14 +16,24 @@ from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.open_files import open_directory, replaced_error
 from holdfast.workspace.process.guard import CannotStart, Command, Guard, Tree, TreeEnd
 
-__all__ = ["Child", "GuardedChild", "GuardedSpawn", "Running", "Spawn", "find_program", "running", "spawn", "splitted"]
+__all__ = [
+    "Child",
+    "GuardedChild",
+    "GuardedSpawn",
+    "RunningChild",
+    "Spawn",
+    "find_program",
+    "run_child",
+    "spawn",
+    "split_records",
+]
 
 
-_AFTER_ALL = 0.5
+_PIPE_CLOSE_DELAY = 0.5
 """Seconds until pipes are closed after the end of a tree; a process outside of it may hold them open."""
 
 
-class _Reading(asyncio.StreamReaderProtocol):
+class _ReadPipeProtocol(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
         """Close the pipe at end of file."""
         super().eof_received()
@@ -48,7 +58,7 @@ class GuardedChild:
         writing_end = os.fdopen(stdin, "wb", 0) if stdin is not None else None
         try:
             for reader, pipe in zip((self.stdout, self.stderr), pipes, strict=True):
-                transport, _ = await loop.connect_read_pipe(partial(_Reading, reader), pipe)
+                transport, _ = await loop.connect_read_pipe(partial(_ReadPipeProtocol, reader), pipe)
                 self._transports.append(transport)
             if writing_end is not None:
                 flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
@@ -88,7 +98,7 @@ class GuardedChild:
         if self.stdin is not None:
             self.stdin.close()
         for transport in self._transports:
-            asyncio.get_running_loop().call_later(_AFTER_ALL, transport.close)
+            asyncio.get_running_loop().call_later(_PIPE_CLOSE_DELAY, transport.close)
 
 
 class GuardedSpawn:
@@ -142,8 +152,8 @@ class GuardedSpawn:
 # Child programs run for their output: lookup, start, streamed reading, and termination when the reader is done.
 
 _CHUNK = 1 << 16
-_LONGEST_RECORD = 1 << 20
-_MOST_ERRORS = 8_192
+_MAX_RECORD = 1 << 20
+_MAX_STDERR = 8_192
 
 
 class Child(Protocol):
@@ -215,7 +225,7 @@ async def spawn(arguments: Sequence[str], directory: str, environment: Mapping[s
     return _Process(process)
 
 
-class Running:
+class RunningChild:
     """A running child and the beginning of its stderr."""
 
     def __init__(self, child: Child, errors: asyncio.Task[bytes]) -> None:
@@ -229,15 +239,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(
+async def run_child(
     start: Spawn, arguments: Sequence[str], directory: str, environment: Mapping[str, str]
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[RunningChild]:
     """Run a child for the duration of the block. On any exit from the block it is killed and reaped."""
     child = await start(arguments, directory, environment)
     tasks = TaskOwner()
-    errors = tasks.start(_beginning(child.stderr), name="errors of a child", done=_retrieve)
+    errors = tasks.start(_read_beginning(child.stderr), name="errors of a child", done=_retrieve)
     try:
-        yield Running(child, errors)
+        yield RunningChild(child, errors)
     finally:
         child.kill()
         tasks.cancel_all()
@@ -249,15 +259,15 @@ def _retrieve(task: asyncio.Task[bytes]) -> None:
         task.exception()
 
 
-async def _beginning(stream: asyncio.StreamReader) -> bytes:
+async def _read_beginning(stream: asyncio.StreamReader) -> bytes:
     """Return the first bytes of a stream. The rest is read and discarded, so that the child does not block."""
     kept = b""
     while piece := await stream.read(_CHUNK):
-        kept += piece[: _MOST_ERRORS - len(kept)]
+        kept += piece[: _MAX_STDERR - len(kept)]
     return kept
 
 
-async def splitted(stream: asyncio.StreamReader, end: bytes) -> AsyncGenerator[bytes, None]:
+async def split_records(stream: asyncio.StreamReader, end: bytes) -> AsyncGenerator[bytes, None]:
     """Yield the records of a stream without their terminator. A record that is too long is cut and its
     rest discarded.
     """
@@ -269,7 +279,7 @@ async def splitted(stream: asyncio.StreamReader, end: bytes) -> AsyncGenerator[b
             if not is_dropping:
                 yield record
             is_dropping = False
-        if len(left) > _LONGEST_RECORD:
+        if len(left) > _MAX_RECORD:
             if not is_dropping:
                 yield left
             is_dropping, left = True, b""

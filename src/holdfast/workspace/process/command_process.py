@@ -9,19 +9,19 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workspace.process.guard import Bounds, Command, Guard, Tree, TreeEnd
-from holdfast.workspace.process.output import SHOWN, Output, OutputFile, OutputFiles
+from holdfast.workspace.process.output import MAX_SHOWN, Output, OutputFile, OutputFiles
 
-__all__ = ["Confine", "Launch", "Processes", "Running", "Say"]
+__all__ = ["CommandSandbox", "Launch", "OnOutput", "Processes", "RunningCommand"]
 
 # Receives live output.
-Say = Callable[[str], None]
+OnOutput = Callable[[str], None]
 
 _CHUNK = 65_536
 _LAST_CHUNKS = 64
 _LIVE_SIZE = 8_192
-_LIVE_SECONDS = 0.05
-_LIVE_MOST = 1_048_576
-_LIVE_OVER = "\n[more is not shown while it runs]\n"
+_LIVE_INTERVAL = 0.05
+_MAX_LIVE = 1_048_576
+_LIVE_TRUNCATED = "\n[more is not shown while it runs]\n"
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Launch(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
-class Confine(Protocol):
+class CommandSandbox(Protocol):
     """A sandbox: restricts a launch, and checks the workspace after its end."""
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
@@ -49,22 +49,22 @@ class Confine(Protocol):
         ...
 
 
-class _Live:
-    """Publishes live output in batches: at most every `_LIVE_SECONDS` or `_LIVE_SIZE`, up to `_LIVE_MOST` in total."""
+class _LiveOutput:
+    """Publishes live output in batches: at most every `_LIVE_INTERVAL` or `_LIVE_SIZE`, up to `_MAX_LIVE` in total."""
 
-    def __init__(self, say: Say) -> None:
-        self._say: Say | None = say
-        self._waiting: list[str] = []
+    def __init__(self, on_output: OnOutput) -> None:
+        self._on_output: OnOutput | None = on_output
+        self._pending: list[str] = []
         self._size = 0
-        self._said = 0
+        self._published = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._next = 0.0
 
     def add(self, text: str) -> None:
-        if self._say is None or not text:
+        if self._on_output is None or not text:
             return
-        self._waiting.append(text)
+        self._pending.append(text)
         self._size += len(text)
         if self._size >= _LIVE_SIZE or self._loop.time() >= self._next:
             self.flush()
@@ -75,41 +75,41 @@ class _Live:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._next = self._loop.time() + _LIVE_SECONDS
-        text = "".join(self._waiting)
-        self._waiting.clear()
+        self._next = self._loop.time() + _LIVE_INTERVAL
+        text = "".join(self._pending)
+        self._pending.clear()
         self._size = 0
-        if self._say is None or not text:
+        if self._on_output is None or not text:
             return
-        say = self._say
-        left = _LIVE_MOST - self._said
-        self._said += len(text)
+        on_output = self._on_output
+        left = _MAX_LIVE - self._published
+        self._published += len(text)
         if len(text) > left:
-            text = text[:left] + _LIVE_OVER
-            self._say = None
-        say(text)
+            text = text[:left] + _LIVE_TRUNCATED
+            self._on_output = None
+        on_output(text)
 
     def end(self) -> None:
         self.flush()
-        self._say = None
+        self._on_output = None
 
 
-class _Channel:
+class _OutputChannel:
     """One output stream of a command, read as soon as data are available, so that the command does not block."""
 
-    def __init__(self, descriptor: int, spill: OutputFile, live: _Live) -> None:
+    def __init__(self, descriptor: int, file: OutputFile, live: _LiveOutput) -> None:
         self.output = Output()
-        self.spill = spill
+        self.file = file
         self._descriptor = descriptor
         self._live = live
         os.set_blocking(descriptor, False)
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
-    def shown(self) -> str:
+    def excerpt(self) -> str:
         """Return the text for a model, with the path of the file that contains the omitted part."""
-        text = self.output.shown()
-        if self.output.size > SHOWN and self.spill.path is not None:
-            text += f"\n[{self.spill.describe()} is in {self.spill.path}: view that file to see more.]"
+        text = self.output.excerpt()
+        if self.output.size > MAX_SHOWN and self.file.path is not None:
+            text += f"\n[{self.file.describe()} is in {self.file.path}: view that file to see more.]"
         return text
 
     def drain(self) -> None:
@@ -117,9 +117,9 @@ class _Channel:
         for _ in range(_LAST_CHUNKS):
             if self._descriptor < 0 or not self._read():
                 break
-        self._take(self.output.finish())
+        self._add(self.output.finish())
         self._close()
-        self.spill.close()
+        self.file.close()
 
     def _read(self) -> bool:
         try:
@@ -129,15 +129,15 @@ class _Channel:
         except OSError:
             data = b""
         if data:
-            self._take(self.output.feed(data))
+            self._add(self.output.feed(data))
         else:
             self._close()
         return bool(data)
 
-    def _take(self, text: str) -> None:
-        if self.output.size > SHOWN:
+    def _add(self, text: str) -> None:
+        if self.output.size > MAX_SHOWN:
             # Nothing has been dropped yet: the buffer is much larger than one read.
-            self.spill.add(text if self.spill.has_begun else self.output.held)
+            self.file.add(text if self.file.has_begun else self.output.buffered)
         self._live.add(text)
 
     def _close(self) -> None:
@@ -147,22 +147,27 @@ class _Channel:
             self._descriptor = -1
 
 
-class Running:
+class RunningCommand:
     """A running command. `ended` is set when its tree is gone and its output was read; `remark` then describes how it
     ended.
     """
 
     def __init__(
-        self, tree: Tree, streams: tuple[int, int], spills: OutputFiles, say: Say, over: Callable[[], str] | None = None
+        self,
+        tree: Tree,
+        streams: tuple[int, int],
+        output_files: OutputFiles,
+        on_output: OnOutput,
+        on_end: Callable[[], str] | None = None,
     ) -> None:
         self.remark = ""
-        self._over = over
-        self._live = _Live(say)
+        self._on_end = on_end
+        self._live = _LiveOutput(on_output)
         self._tree = tree
-        self.stdout = _Channel(streams[0], spills.new("out"), self._live)
-        self.stderr = _Channel(streams[1], spills.new("err"), self._live)
+        self.stdout = _OutputChannel(streams[0], output_files.new_file("out"), self._live)
+        self.stderr = _OutputChannel(streams[1], output_files.new_file("err"), self._live)
         self.ended: asyncio.Future[TreeEnd] = asyncio.get_running_loop().create_future()
-        tree.gone.add_done_callback(self._gone)
+        tree.gone.add_done_callback(self._handle_tree_end)
 
     @property
     def exited(self) -> asyncio.Future[int | None]:
@@ -178,19 +183,19 @@ class Running:
         """Stop the command; killed after `grace` seconds."""
         self._tree.stop(grace)
 
-    def keep(self, linger: float | None) -> None:
+    def set_linger(self, linger: float | None) -> None:
         """Change how long processes left behind may continue."""
-        self._tree.keep(linger)
+        self._tree.set_linger(linger)
 
-    def go_silent(self) -> None:
+    def stop_live_output(self) -> None:
         """Stop publishing live output."""
         self._live.end()
 
-    async def until_ended(self) -> TreeEnd:
+    async def wait(self) -> TreeEnd:
         """Wait for the end. Cancelling the waiter does not stop the command."""
         return await asyncio.shield(self.ended)
 
-    async def stopped(self, grace: float) -> TreeEnd:
+    async def stop_and_wait(self, grace: float) -> TreeEnd:
         """Stop the command and wait until all its processes are gone, even if the waiter is cancelled."""
         self.stop(grace)
         while not self.ended.done():
@@ -200,12 +205,12 @@ class Running:
                 self.stop(grace)
         return self.ended.result()
 
-    def _gone(self, gone: asyncio.Future[TreeEnd]) -> None:
-        if self._over is None:
+    def _handle_tree_end(self, gone: asyncio.Future[TreeEnd]) -> None:
+        if self._on_end is None:
             self._finish(gone)
             return
         # The sandbox searches the workspace, which takes a while in a large one.
-        cleaned = asyncio.get_running_loop().run_in_executor(None, self._over)
+        cleaned = asyncio.get_running_loop().run_in_executor(None, self._on_end)
         cleaned.add_done_callback(lambda done: self._finish(gone, done))
 
     def _finish(self, gone: asyncio.Future[TreeEnd], cleaned: asyncio.Future[str] | None = None) -> None:
@@ -222,22 +227,24 @@ class Running:
 
 
 class Processes:
-    """Starts the commands of one workspace. `spills` is the directory for output that is too long to be shown."""
+    """Starts the commands of one workspace. `output_files` is the directory for output that is too long to be shown."""
 
-    def __init__(self, guard: Guard, spills: Path, *, grace: float = 2.0, sandbox: Confine | None = None) -> None:
+    def __init__(
+        self, guard: Guard, output_files: Path, *, grace: float = 2.0, sandbox: CommandSandbox | None = None
+    ) -> None:
         self.guard = guard
         self.grace = grace
         self.sandbox = sandbox
-        self._spills = OutputFiles(spills)
+        self._output_files = OutputFiles(output_files)
 
-    def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
-        """Start a command, which can be stopped from now on. `say` receives its output as it arrives."""
+    def start(self, launch: Launch, *, on_output: OnOutput = lambda _: None) -> RunningCommand:
+        """Start a command, which can be stopped from now on. `on_output` receives its output as it arrives."""
         bounds = Bounds()
-        spills = self._spills.of(launch.owner)
-        over: Callable[[], str] | None = None
+        output_files = self._output_files.for_owner(launch.owner)
+        on_end: Callable[[], str] | None = None
         if self.sandbox is not None:
             launch, bounds = self.sandbox.confine(launch)
-            over = self.sandbox.watch()
+            on_end = self.sandbox.watch()
         reads: list[int] = []
         writes: list[int] = []
         try:
@@ -251,23 +258,23 @@ class Processes:
         except BaseException:
             for descriptor in reads:
                 os.close(descriptor)
-            if over is not None:
-                over()
+            if on_end is not None:
+                on_end()
             raise
         finally:
             for descriptor in writes:
                 os.close(descriptor)
-        return Running(tree, (reads[0], reads[1]), spills, say, over)
+        return RunningCommand(tree, (reads[0], reads[1]), output_files, on_output, on_end)
 
-    def remove_output(self, session: str, named: Iterable[str] = ()) -> None:
-        """Remove the output files of a deleted session; `named` are those mentioned in its messages."""
-        self._spills.remove(session, named)
+    def remove_output(self, session: str, mentioned: Iterable[str] = ()) -> None:
+        """Remove the output files of a deleted session; `mentioned` are those mentioned in its messages."""
+        self._output_files.remove(session, mentioned)
 
-    async def run(self, launch: Launch, *, say: Say = lambda _: None) -> tuple[Running, TreeEnd]:
+    async def run(self, launch: Launch, *, on_output: OnOutput = lambda _: None) -> tuple[RunningCommand, TreeEnd]:
         """Run a command to its end. On cancellation the command is stopped first."""
-        running = self.start(launch, say=say)
+        running = self.start(launch, on_output=on_output)
         try:
-            return running, await running.until_ended()
+            return running, await running.wait()
         except asyncio.CancelledError:
-            await running.stopped(self.grace)
+            await running.stop_and_wait(self.grace)
             raise

@@ -42,7 +42,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.guard_tag import kill_group, kill_tagged, new_tag, remove_group, tag_of_tree
+from holdfast.workspace.process.guard_tag import kill_cgroup, kill_tagged, new_tag, remove_cgroup, tag_of_tree
 
 __all__ = [
     "LOST",
@@ -69,7 +69,7 @@ UNPROVEN = (
     " but something that it started may still run.]"
 )
 
-_NUDGE = 0.05
+_WAKE_INTERVAL = 0.05
 
 
 class TreeEnd(msgspec.Struct, frozen=True):
@@ -105,11 +105,11 @@ class Supervisor(Protocol):
         """Resume paused supervisors."""
         ...
 
-    def forget(self, tree: "Tree") -> None:
+    def remove(self, tree: "Tree") -> None:
         """Remove a tree that has ended."""
         ...
 
-    def lost(self, tree: "Tree", end: TreeEnd) -> None:
+    def handle_lost_keeper(self, tree: "Tree", end: TreeEnd) -> None:
         """Handle a keeper that died without reporting the end of its tree."""
         ...
 
@@ -117,7 +117,7 @@ class Supervisor(Protocol):
 class Tree:
     """A command and everything it has started."""
 
-    def __init__(self, line: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
+    def __init__(self, connection: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
@@ -129,92 +129,92 @@ class Tree:
         """True if its keeper or the guard was killed while it ran."""
         self.may_run = False
         """True if its keeper may have started it."""
-        self.has_begun = False
+        self.has_started = False
         self.gone: asyncio.Future[TreeEnd] = loop.create_future()
-        self._line = line
+        self._connection = connection
         self._guard = guard
         self._unread = b""
         self._end = TreeEnd()
         self._is_over = False
-        self._is_nudged = False
-        loop.add_reader(line, self._hear)
+        self._is_stopping = False
+        loop.add_reader(connection, self._receive)
 
     def stop(self, grace: float) -> None:
         """Stop it: SIGINT, later SIGTERM, and SIGKILL after `grace` seconds. Repeated calls can only
         shorten the time.
         """
-        self._order(stop=grace)
-        if not self._is_nudged:
-            self._is_nudged = True
-            self._nudge()
+        self._send_order(stop=grace)
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._wake_until_gone()
 
-    def keep(self, linger: float | None) -> None:
+    def set_linger(self, linger: float | None) -> None:
         """Change how long processes left behind by the command may continue."""
-        self._order(linger=linger)
+        self._send_order(linger=linger)
 
-    def cut(self) -> None:
+    def kill_now(self) -> None:
         """Kill it by closing the connection, and ignore all further messages."""
-        self._hang_up()
-        self.over(TreeEnd(was_killed=True))
+        self._disconnect()
+        self.set_end(TreeEnd(was_killed=True))
 
-    def over(self, end: TreeEnd) -> None:
+    def set_end(self, end: TreeEnd) -> None:
         """Publish the result."""
         if not self.exited.done():
             self.exited.set_result(end.code)
         if not self.gone.done():
             self.gone.set_result(end)
 
-    def _nudge(self) -> None:
+    def _wake_until_gone(self) -> None:
         """Resume the keeper repeatedly until the tree has ended, because a command can pause it more than once."""
         if not self._is_over:
             self._guard.wake()
-            asyncio.get_running_loop().call_later(_NUDGE, self._nudge)
+            asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_gone)
 
-    def _order(self, **what: float | None) -> None:
+    def _send_order(self, **order: float | None) -> None:
         if not self._is_over:
             try:
-                self._line.send(json.dumps(what).encode() + b"\n")
+                self._connection.send(json.dumps(order).encode() + b"\n")
             except OSError:
                 # The keeper has just ended; the reader notices it.
                 return
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            data = self._line.recv(4_096)
+            data = self._connection.recv(4_096)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._handle_message(json.loads(line))
         if not data and not self._is_over:
-            self._hang_up()
+            self._disconnect()
             self.is_lost = self.may_run
-            self._guard.lost(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
+            self._guard.handle_lost_keeper(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         # An error as the first message is from a keeper that could not start.
-        self.may_run = self.may_run or "error" not in said
-        self.has_begun = "starting" not in said
-        if "error" in said:
-            self._end = msgspec.structs.replace(self._end, error=said["error"])
-        if "code" in said:
-            self._end = msgspec.structs.replace(self._end, code=said["code"])
+        self.may_run = self.may_run or "error" not in message
+        self.has_started = "starting" not in message
+        if "error" in message:
+            self._end = msgspec.structs.replace(self._end, error=message["error"])
+        if "code" in message:
+            self._end = msgspec.structs.replace(self._end, code=message["code"])
             if not self._end.error and not self.exited.done():
-                self.exited.set_result(said["code"])
-        if "gone" in said:
-            self._hang_up()
-            self.is_lost = said["is_lost"]
-            end = msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"]))
-            self.over(msgspec.structs.replace(end, is_lost=self.is_lost))
+                self.exited.set_result(message["code"])
+        if "gone" in message:
+            self._disconnect()
+            self.is_lost = message["is_lost"]
+            end = msgspec.structs.replace(self._end, was_killed=message["gone"], left=tuple(message["left"]))
+            self.set_end(msgspec.structs.replace(end, is_lost=self.is_lost))
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if not self._is_over:
             self._is_over = True
-            asyncio.get_running_loop().remove_reader(self._line)
-            self._line.close()
-            self._guard.forget(self)
+            asyncio.get_running_loop().remove_reader(self._connection)
+            self._connection.close()
+            self._guard.remove(self)
 
 
 # Process supervision, server side: starts every command through the guard and kills all of its processes at its end.
@@ -229,13 +229,13 @@ namespace, so they get a tree, with control groups if the user can create them.
 
 _log = logging.getLogger("holdfast.workspace")
 _SIZE = struct.Struct("!I")
-_SOURCES = str(Path(__file__).resolve().parents[3])
-_START = (
+_SOURCE_PATH = str(Path(__file__).resolve().parents[3])
+_BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from holdfast.workspace.process.guard_main import main; main(sys.argv[2:])"
 )
-_MARK = "HOLDFAST_RUN"
-_PATIENCE = 5.0
+_MARK_VARIABLE = "HOLDFAST_RUN"
+_EXIT_TIMEOUT = 5.0
 
 
 class CannotStart(ToolError):
@@ -286,13 +286,13 @@ class Guard:
         """Number of times that commands killed both their keeper and the guard."""
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._connection: socket.socket | None = None
         self._unread = b""
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._trees: set[Tree] = set()
-        self._lost: dict[int, tuple[Tree, TreeEnd]] = {}
+        self._lost_trees: dict[int, tuple[Tree, TreeEnd]] = {}
         self._ready: asyncio.Future[Containment] | None = None
-        self._is_insisting = False
+        self._is_waking = False
         self._is_closed = False
 
     @property
@@ -305,7 +305,7 @@ class Guard:
         """Process id of the guard; 0 while it does not run."""
         return self._process.pid if self._process is not None else 0
 
-    def warm(self) -> None:
+    def ensure_started(self) -> None:
         """Start the guard process unless it runs, so that the first command does not wait for it."""
         if self._is_closed:
             raise CannotStart("The server is closing: nothing is started any more.")
@@ -314,14 +314,14 @@ class Guard:
 
     async def ready(self) -> Containment:
         """Wait until the guard process listens."""
-        self.warm()
+        self.ensure_started()
         assert self._ready is not None
         return await asyncio.shield(self._ready)
 
     def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Tree:
         """Start a command. The caller closes its descriptors at once; copies are sent."""
-        self.warm()
-        descriptors = _copies(stdin, stdout, stderr)
+        self.ensure_started()
+        descriptors = _duplicate(stdin, stdout, stderr)
         try:
             ours, theirs = socket.socketpair()
         except BaseException:
@@ -331,7 +331,7 @@ class Guard:
         ours.setblocking(False)
         tree = Tree(ours, self, self._count, tag_of_tree(self._tag, self._count))
         self._trees.add(tree)
-        env = {**command.env, _MARK: f"{self._mark}.{self._count}"}
+        env = {**command.env, _MARK_VARIABLE: f"{self._mark}.{self._count}"}
         request = {
             "argv": command.argv,
             "cwd": command.cwd,
@@ -348,12 +348,12 @@ class Guard:
         """Kill all running trees and end the guard process."""
         self._is_closed = True
         for tree in tuple(self._trees):
-            tree.cut()
+            tree.kill_now()
         process, tag, groups = self._process, self._tag, self._groups
         self.wake()
-        self._hang_up()
+        self._disconnect()
         if process is not None and await asyncio.to_thread(_wait_or_kill, process) != 0:
-            await asyncio.to_thread(_kill_all, tag, self._marked, groups)
+            await asyncio.to_thread(_kill_all, tag, self._environment_mark, groups)
 
     # Used by trees
 
@@ -364,40 +364,40 @@ class Guard:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGCONT)
 
-    def forget(self, tree: Tree) -> None:
+    def remove(self, tree: Tree) -> None:
         """Remove a tree that has ended."""
         self._trees.discard(tree)
 
-    def lost(self, tree: Tree, end: TreeEnd) -> None:
+    def handle_lost_keeper(self, tree: Tree, end: TreeEnd) -> None:
         """Handle a keeper that died without reporting the end of its tree. Its processes were reparented to the
         guard, which kills them. If the guard is gone too, the server searches for them.
         """
         if self._is_closed:
-            tree.over(end)
+            tree.set_end(end)
         elif self._process is None or tree.group != self._process.pid:
-            self._search(tree.tag, "", [(tree, end)])
+            self._kill_by_tag(tree.tag, "", [(tree, end)])
         else:
             self._count += 1
-            self._lost[self._count] = tree, end
+            self._lost_trees[self._count] = tree, end
             self._send({"sweep": self._count, "number": tree.number}, ())
 
-    def _search(self, tag: int, groups: str, lost: list[tuple[Tree, TreeEnd]]) -> None:
+    def _kill_by_tag(self, tag: int, groups: str, lost_trees: list[tuple[Tree, TreeEnd]]) -> None:
         """Kill the processes found of trees that have neither keeper nor guard."""
-        if any(tree.is_lost for tree, _ in lost):
+        if any(tree.is_lost for tree, _ in lost_trees):
             self.escapes += 1
             _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
 
         def done(search: asyncio.Future[tuple[int, tuple[int, ...]]]) -> None:
             left = () if search.cancelled() or search.exception() else search.result()[1]
-            for tree, end in lost:
-                tree.over(msgspec.structs.replace(end, was_killed=True, left=left, is_unproven=tree.is_lost))
+            for tree, end in lost_trees:
+                tree.set_end(msgspec.structs.replace(end, was_killed=True, left=left, is_unproven=tree.is_lost))
 
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, _kill_all, tag, self._marked, groups).add_done_callback(done)
+        loop.run_in_executor(None, _kill_all, tag, self._environment_mark, groups).add_done_callback(done)
 
     @property
-    def _marked(self) -> bytes:
-        return f"{_MARK}={self._mark}.".encode()
+    def _environment_mark(self) -> bytes:
+        return f"{_MARK_VARIABLE}={self._mark}.".encode()
 
     # Connection to the guard
 
@@ -405,7 +405,7 @@ class Guard:
         self._tag = new_tag()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        argv = [sys.executable, "-I", "-S", "-c", _START, _SOURCES, str(theirs.fileno()), self._wanted]
+        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _SOURCE_PATH, str(theirs.fileno()), self._wanted]
         argv.append(str(self._tag))
         env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         null = subprocess.DEVNULL
@@ -419,40 +419,40 @@ class Guard:
             ours.close()
             raise
         loop = asyncio.get_running_loop()
-        self._line, self._unread, self._ready = ours, b"", loop.create_future()
-        loop.add_reader(ours, self._hear)
+        self._connection, self._unread, self._ready = ours, b"", loop.create_future()
+        loop.add_reader(ours, self._receive)
 
     def _send(self, request: object, descriptors: tuple[int, ...]) -> None:
         self.wake()
         body = json.dumps(request).encode()
         self._outgoing.append((_SIZE.pack(len(body)) + body, descriptors))
         self._flush()
-        if not self._is_insisting:
-            self._is_insisting = True
-            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
+        if not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_delivered)
 
-    def _insist(self) -> None:
+    def _wake_until_delivered(self) -> None:
         """Resume guard and keepers repeatedly until all pending requests are delivered: a command may pause them at
         any time.
         """
-        others = any(not tree.has_begun or tree.group != self.process_id for tree in self._trees)
-        self._is_insisting = others or bool(self._lost)
-        if self._is_insisting:
+        others = any(not tree.has_started or tree.group != self.process_id for tree in self._trees)
+        self._is_waking = others or bool(self._lost_trees)
+        if self._is_waking:
             self.wake()
-            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
+            asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_delivered)
 
     def _flush(self) -> None:
-        line = self._line
-        if line is None:
+        connection = self._connection
+        if connection is None:
             return
         loop = asyncio.get_running_loop()
         while self._outgoing:
             data, descriptors = self._outgoing.popleft()
             try:
-                sent = socket.send_fds(line, [data], descriptors)
+                sent = socket.send_fds(connection, [data], descriptors)
             except BlockingIOError:
                 self._outgoing.appendleft((data, descriptors))
-                loop.add_writer(line, self._flush)
+                loop.add_writer(connection, self._flush)
                 return
             except OSError:
                 # The guard is gone; the reader notices it, and each tree sees its own connection close.
@@ -460,63 +460,63 @@ class Guard:
             _close_all(descriptors)
             if sent < len(data):
                 self._outgoing.appendleft((data[sent:], ()))
-        loop.remove_writer(line)
+        loop.remove_writer(connection)
 
-    def _hear(self) -> None:
-        assert self._line is not None
+    def _receive(self) -> None:
+        assert self._connection is not None
         try:
-            data = self._line.recv(4_096)
+            data = self._connection.recv(4_096)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self._replace()
+            self._handle_guard_death()
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
-            if "hello" in said:
-                self._groups = said["groups"]
-                self._greet(said["hello"], can_enter=said["namespaces"])
-            if "swept" in said and said["swept"] in self._lost:
-                tree, end = self._lost.pop(said["swept"])
-                tree.over(end)
+            message = json.loads(line)
+            if "hello" in message:
+                self._groups = message["groups"]
+                self._set_ready(message["hello"], can_enter=message["namespaces"])
+            if "swept" in message and message["swept"] in self._lost_trees:
+                tree, end = self._lost_trees.pop(message["swept"])
+                tree.set_end(end)
 
-    def _greet(self, containment: Containment, *, can_enter: bool) -> None:
+    def _set_ready(self, containment: Containment, *, can_enter: bool) -> None:
         self._containment = containment
         self.has_namespaces = can_enter
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(containment)
 
-    def _replace(self) -> None:
+    def _handle_guard_death(self) -> None:
         """Handle the death of the guard process. Its keepers kill their trees and report it; trees without a keeper
         are searched for. Another guard is started on demand.
         """
         process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
-        self._hang_up()
+        self._disconnect()
         if process is not None:
             process.wait()
         if ready is not None and not ready.done():
             ready.cancel()
         if not self._is_closed:
-            lost, self._lost = list(self._lost.values()), {}
-            self._search(tag, groups, lost)
-            self._insist()
+            lost_trees, self._lost_trees = list(self._lost_trees.values()), {}
+            self._kill_by_tag(tag, groups, lost_trees)
+            self._wake_until_delivered()
 
-    def _hang_up(self) -> None:
-        if self._line is not None:
+    def _disconnect(self) -> None:
+        if self._connection is not None:
             loop = asyncio.get_running_loop()
-            loop.remove_reader(self._line)
-            loop.remove_writer(self._line)
-            self._line.close()
+            loop.remove_reader(self._connection)
+            loop.remove_writer(self._connection)
+            self._connection.close()
         for _, descriptors in self._outgoing:
             _close_all(descriptors)
         self._outgoing.clear()
-        self._line = self._process = None
+        self._connection = self._process = None
 
 
-def _copies(*descriptors: int) -> list[int]:
+def _duplicate(*descriptors: int) -> list[int]:
     """Duplicate descriptors, because a request may be queued after the caller has closed its own."""
     copies: list[int] = []
     try:
@@ -534,16 +534,16 @@ def _close_all(descriptors: Iterable[int]) -> None:
 
 
 def _kill_all(tag: int, mark: bytes, groups: str) -> tuple[int, tuple[int, ...]]:
-    kill_group(groups)
+    kill_cgroup(groups)
     result = kill_tagged(tag, mark)
-    remove_group(groups)
+    remove_cgroup(groups)
     return result
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
     """Return the exit code of the guard. A code other than 0 means that it was killed and processes may be left."""
     try:
-        return process.wait(_PATIENCE)
+        return process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

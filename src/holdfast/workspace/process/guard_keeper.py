@@ -15,19 +15,19 @@ import time
 from typing import Any, NoReturn
 
 from holdfast.workspace.process import guard_system as system
-from holdfast.workspace.process.guard_tag import join, kill_group, remove_group, set_tag
+from holdfast.workspace.process.guard_tag import join_cgroup, kill_cgroup, remove_cgroup, set_tag
 from holdfast.workspace.sandbox import privileges
 from holdfast.workspace.sandbox.privileges import restrict, restrict_scopes
 
-__all__ = ["Keeper", "exit_code_of", "ready_for_children"]
+__all__ = ["Keeper", "exit_code_of", "open_child_notifier"]
 
-_ROUNDS = 100
-_AGAIN = 0.02
-_GIVE_UP = 1.0
+_MAX_CHASE_ROUNDS = 100
+_KILL_INTERVAL = 0.02
+_KILL_TIMEOUT = 1.0
 _LISTS_PROCESSES = os.path.exists("/proc/self/stat")
 
 
-def ready_for_children() -> int:
+def open_child_notifier() -> int:
     """Return a descriptor that becomes readable when a child ends. Signals meant for commands are ignored."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -63,16 +63,19 @@ def _give_up_privileges(request: dict[str, Any]) -> None:
 
 
 class Keeper:
-    """Starts one command and runs until no process of it is left. `leash` reaches end of file when the guard dies."""
+    """Starts one command and runs until no process of it is left.
 
-    def __init__(self, request: dict[str, Any], descriptors: list[int], leash: int, *, is_init: bool) -> None:
+    `guard_pipe` reaches end of file when the guard dies.
+    """
+
+    def __init__(self, request: dict[str, Any], descriptors: list[int], guard_pipe: int, *, is_init: bool) -> None:
         control, *self._streams = descriptors
         self._control = socket.socket(fileno=control)
         self._request = request
-        self._leash = leash
+        self._guard_pipe = guard_pipe
         self._is_init = is_init
         self._linger: float | None = request["linger"]
-        self._main = 0
+        self._command = 0
         self._unread = b""
         self._has_exited = False
         self._is_stopping = False
@@ -85,13 +88,13 @@ class Keeper:
 
     def run(self) -> None:
         """Start the command, then supervise its tree to the end."""
-        self._child_ended = ready_for_children()
-        self._tell(starting=True)
-        trouble = self._start()
-        if trouble:
-            self._tell(error=trouble)
+        self._child_ended = open_child_notifier()
+        self._send(starting=True)
+        problem = self._start()
+        if problem:
+            self._send(error=problem)
         else:
-            self._tell(begun=True)
+            self._send(begun=True)
         for descriptor in self._streams:
             os.close(descriptor)
         since = time.monotonic()
@@ -100,19 +103,19 @@ class Keeper:
             if now >= self._kill_at:
                 since = since if self._is_killing else now
                 self._kill()
-                if self._out_of_reach and now > since + _GIVE_UP:
+                if self._out_of_reach and now > since + _KILL_TIMEOUT:
                     break
             elif now >= self._term_at:
                 self._term_at = float("inf")
                 self._send_all(signal.SIGTERM)
                 self._send_all(signal.SIGCONT)
-            self._listen(now)
-        if not _LISTS_PROCESSES and self._main:
+            self._wait_for_events(now)
+        if not _LISTS_PROCESSES and self._command:
             # Without a subreaper, orphans are not reparented here: only the process group is known.
             with contextlib.suppress(OSError):
-                os.killpg(self._main, signal.SIGKILL)
-        remove_group(self._request.get("group", ""))
-        self._tell(gone=self._was_killed, left=sorted(self._out_of_reach), is_lost=self._is_lost)
+                os.killpg(self._command, signal.SIGKILL)
+        remove_cgroup(self._request.get("group", ""))
+        self._send(gone=self._was_killed, left=sorted(self._out_of_reach), is_lost=self._is_lost)
 
     # Start
 
@@ -121,16 +124,16 @@ class Keeper:
         reading, writing = os.pipe()
         keeper = os.getpid()
         try:
-            self._main = os.fork()
+            self._command = os.fork()
         except OSError as error:
             return f"No process could be made: {error.strerror}."
-        if self._main == 0:
-            self._become(writing, keeper)
+        if self._command == 0:
+            self._exec_command(writing, keeper)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             return pipe.read().decode("utf-8", "replace")
 
-    def _become(self, trouble: int, keeper: int) -> NoReturn:
+    def _exec_command(self, problem: int, keeper: int) -> NoReturn:
         request = self._request
         try:
             os.setsid()
@@ -144,17 +147,17 @@ class Keeper:
             os.chdir(request["cwd"])
             if request.get("is_real") and os.getcwd() != request["cwd"]:
                 raise _Replaced
-            join(request.get("group", ""))
+            join_cgroup(request.get("group", ""))
             set_tag(request.get("tag", 0))
             _give_up_privileges(request)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except _Replaced:
             why = f"The directory {request['cwd']} was replaced by another one just now. Try again."
-            os.write(trouble, why.encode("utf-8", "replace"))
+            os.write(problem, why.encode("utf-8", "replace"))
         except OSError as error:
-            os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
+            os.write(problem, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
         except BaseException as error:
-            os.write(trouble, f"It could not be started: {type(error).__name__}.".encode())
+            os.write(problem, f"It could not be started: {type(error).__name__}.".encode())
         os._exit(127)
 
     # End
@@ -168,12 +171,12 @@ class Keeper:
                 return False
             if process == 0:
                 return True
-            if process == self._main:
+            if process == self._command:
                 self._has_exited = True
-                self._tell(code=exit_code_of(status))
-                self._wait_for_the_rest()
+                self._send(code=exit_code_of(status))
+                self._limit_linger()
 
-    def _wait_for_the_rest(self) -> None:
+    def _limit_linger(self) -> None:
         if self._linger is not None and self._has_exited:
             self._kill_at = min(self._kill_at, time.monotonic() + self._linger)
 
@@ -188,69 +191,69 @@ class Keeper:
             self._kill_at = now + grace
             self._term_at = now + grace / 3
         with contextlib.suppress(OSError):
-            os.killpg(self._main, signal.SIGINT)
+            os.killpg(self._command, signal.SIGINT)
 
     def _send_all(self, number: signal.Signals) -> None:
         if self._is_init:
             with contextlib.suppress(OSError):
                 os.kill(-1, number)
         else:
-            system.send(self._found(), number)
+            system.send_signal(self._descendants(), number)
 
-    def _found(self) -> dict[int, int]:
+    def _descendants(self) -> dict[int, int]:
         """Return visible descendants with their groups; without a process list, the command itself."""
         if _LISTS_PROCESSES or self._has_exited:
             return system.descendants([os.getpid()])
-        return {self._main: self._main}
+        return {self._command: self._command}
 
     def _kill(self) -> None:
         self._was_killed = self._is_killing = True
         if self._is_init:
             self._send_all(signal.SIGKILL)
             return
-        kill_group(self._request.get("group", ""))
-        found = self._found()
+        kill_cgroup(self._request.get("group", ""))
+        found = self._descendants()
         # Signalling a whole group leaves no member time to fork.
         for group in set(found.values()) - {os.getpgrp()}:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
-        self._out_of_reach = system.send(found, signal.SIGKILL)
+        self._out_of_reach = system.send_signal(found, signal.SIGKILL)
         self._chase()
 
     def _chase(self) -> None:
         """Kill processes that fork and exit faster than a search finds them: their children are reparented here, and
         listing the own children is faster than their forks.
         """
-        for _ in range(_ROUNDS):
-            children = system.own_children()
-            system.send(children, signal.SIGKILL)
+        for _ in range(_MAX_CHASE_ROUNDS):
+            children = system.child_pids()
+            system.send_signal(children, signal.SIGKILL)
             if not self._reap() or not children:
                 break
 
     # Messages
 
-    def _listen(self, now: float) -> None:
-        waiting = select.poll()
-        for descriptor in (self._child_ended, self._leash, self._control.fileno()):
-            waiting.register(descriptor, select.POLLIN)
-        until = now + _AGAIN if self._is_killing else min(self._kill_at, self._term_at)
+    def _wait_for_events(self, now: float) -> None:
+        poll = select.poll()
+        for descriptor in (self._child_ended, self._guard_pipe, self._control.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        until = now + _KILL_INTERVAL if self._is_killing else min(self._kill_at, self._term_at)
         seconds = None if until == float("inf") else max(0.0, until - now)
-        for descriptor, _ in waiting.poll(None if seconds is None else seconds * 1_000 + 1):
+        for descriptor, _ in poll.poll(None if seconds is None else seconds * 1_000 + 1):
             if descriptor == self._child_ended:
                 os.read(self._child_ended, 4_096)
-            elif descriptor == self._leash:
+            elif descriptor == self._guard_pipe:
                 self._is_lost = True
-                self._let_go(self._leash)
+                self._kill_after_loss(self._guard_pipe)
             else:
-                self._hear()
+                self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._control.recv(4_096)
         except OSError:
             data = b""
         if not data:
-            self._let_go(self._control.fileno())
+            self._kill_after_loss(self._control.fileno())
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
@@ -261,9 +264,9 @@ class Keeper:
                 self._linger = order["linger"]
                 if self._linger is None and not self._is_killing and not self._is_stopping:
                     self._kill_at = float("inf")
-                self._wait_for_the_rest()
+                self._limit_linger()
 
-    def _let_go(self, descriptor: int) -> None:
+    def _kill_after_loss(self, descriptor: int) -> None:
         """Kill the tree because guard or server is gone. If only the guard is gone, the server still
         gets the result.
         """
@@ -272,6 +275,6 @@ class Keeper:
         reading, _ = os.pipe()
         os.dup2(reading, descriptor)
 
-    def _tell(self, **what: bool | int | str | list[int]) -> None:
+    def _send(self, **message: bool | int | str | list[int]) -> None:
         with contextlib.suppress(OSError):
-            self._control.sendall(json.dumps(what).encode() + b"\n")
+            self._control.sendall(json.dumps(message).encode() + b"\n")

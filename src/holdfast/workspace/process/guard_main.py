@@ -21,14 +21,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast.workspace.process import guard_system as system
-from holdfast.workspace.process.guard_keeper import Keeper, exit_code_of, ready_for_children
+from holdfast.workspace.process.guard_keeper import Keeper, exit_code_of, open_child_notifier
 from holdfast.workspace.process.guard_tag import (
-    create_groups,
-    group_of_tree,
-    kill_group,
-    kill_leftovers,
+    cgroup_of_tree,
+    create_cgroups,
+    kill_cgroup,
+    kill_orphaned,
     kill_tagged,
-    remove_group,
+    remove_cgroup,
     tag_of_tree,
 )
 
@@ -37,8 +37,8 @@ __all__ = ["build_view", "main", "start_sentinel"]
 
 # The sentinel: a second supervisor that is no ancestor of any command.
 
-_SENTINEL_ENDING = 5.0
-_ROUND = 0.05
+_SENTINEL_TIMEOUT = 5.0
+_SENTINEL_INTERVAL = 0.05
 
 
 def start_sentinel(server: int, tag: int, groups: str) -> int:
@@ -56,18 +56,18 @@ def start_sentinel(server: int, tag: int, groups: str) -> int:
         os.close(writing)
         return -1
     if first == 0:
-        _detach(server, os.getppid(), tag, groups, writing)
+        _become_sentinel(server, os.getppid(), tag, groups, writing)
     os.close(writing)
     os.waitpid(first, 0)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
+        process_id = pipe.read()
     try:
-        return os.pidfd_open(int(said))
+        return os.pidfd_open(int(process_id))
     except (OSError, ValueError):
         return -1
 
 
-def _detach(server: int, guard: int, tag: int, groups: str, writing: int) -> NoReturn:
+def _become_sentinel(server: int, guard: int, tag: int, groups: str, writing: int) -> NoReturn:
     try:
         os.setsid()
         second = os.fork()
@@ -80,12 +80,12 @@ def _detach(server: int, guard: int, tag: int, groups: str, writing: int) -> NoR
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
         system.set_title(f"supervisor of process {server}")
-        _watch(server, guard, tag, groups)
+        _run_sentinel(server, guard, tag, groups)
     finally:
         os._exit(0)
 
 
-def _watch(server: int, guard: int, tag: int, groups: str) -> None:
+def _run_sentinel(server: int, guard: int, tag: int, groups: str) -> None:
     waiting = select.poll()
     guard_handle = -1
     for process in (server, guard):
@@ -95,17 +95,17 @@ def _watch(server: int, guard: int, tag: int, groups: str) -> None:
             break
         waiting.register(guard_handle, select.POLLIN)
     else:
-        kill_leftovers()
+        kill_orphaned()
         waiting.poll()
-    until = time.monotonic() + _SENTINEL_ENDING
+    until = time.monotonic() + _SENTINEL_TIMEOUT
     while time.monotonic() < until:
-        kill_group(groups)
-        kill_tagged(tag, seconds=_ROUND)
+        kill_cgroup(groups)
+        kill_tagged(tag, seconds=_SENTINEL_INTERVAL)
         # The guard of a dead server may still start commands that were already requested.
         if not system.is_running(guard):
-            kill_group(groups)
+            kill_cgroup(groups)
             kill_tagged(tag)
-            remove_group(groups)
+            remove_cgroup(groups)
             return
 
 
@@ -150,7 +150,7 @@ def build_view(mounts: Sequence[Sequence[str]]) -> None:
     _mount("", "/", "", _MS_REC | _MS_PRIVATE)
     trees = [_clone(source) if source else -1 for _, _, source in mounts]
     devices = {name: _clone(f"/dev/{name}") for name in _DEVICES if os.path.exists(f"/dev/{name}")}
-    _set("/", _ATTR_RDONLY)
+    _set_attributes("/", _ATTR_RDONLY)
     _make_devices(devices)
     for (operation, path, _), tree in zip(mounts, trees, strict=True):
         _apply(operation, path, tree)
@@ -163,13 +163,13 @@ def _apply(operation: str, path: str, tree: int) -> None:
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755")
         case "bind" | "read":
             _attach(tree, path)
-            _set(path, _ATTR_NOSUID | _ATTR_NODEV | (_ATTR_RDONLY if operation == "read" else 0))
+            _set_attributes(path, _ATTR_NOSUID | _ATTR_NODEV | (_ATTR_RDONLY if operation == "read" else 0))
         case "mask":
             _attach(_clone(os.devnull), path)
-            _set(path, _ATTR_RDONLY | _ATTR_NODEV)
+            _set_attributes(path, _ATTR_RDONLY | _ATTR_NODEV)
         case "freeze":
             _attach(_clone(path), path)
-            _set(path, _ATTR_RDONLY)
+            _set_attributes(path, _ATTR_RDONLY)
         case "seal":
             _mount("", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
         case _:
@@ -214,7 +214,7 @@ def _make_mount_point(path: str, *, is_directory: bool) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def _set(path: str, attributes: int) -> None:
+def _set_attributes(path: str, attributes: int) -> None:
     """Add mount attributes to a path and everything mounted below it."""
     wanted = _Attributes(attributes, 0, 0, 0)
     target = (ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(_AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW))
@@ -229,9 +229,9 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
 # The guard: a small process that starts every command for the server and outlives it just long enough to clean up.
 
 _SIZE = struct.Struct("!I")
-_BIRTH = struct.Struct("!iQ")
-_FEW = 16
-_ENDING = 2.0
+_ANNOUNCEMENT = struct.Struct("!iQ")
+_MAX_DESCRIPTORS = 16
+_END_TIMEOUT = 2.0
 
 
 class _Guard:
@@ -247,46 +247,46 @@ class _Guard:
         """Keeper processes, each with the number of its tree."""
         self._namespaces = self._can_enter = False
         self._child_ended = -1
-        self._leash, self._leash_end = os.pipe()
-        self._births, self._births_end = os.pipe()
-        os.set_blocking(self._births, False)
+        self._guard_pipe, self._guard_pipe_writer = os.pipe()
+        self._announced, self._announce = os.pipe()
+        os.set_blocking(self._announced, False)
 
     def run(self, containment: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        system.go_on_without_parent()
+        system.resume_on_parent_death()
         # A command of the same user could otherwise trace a keeper, or take over its connection to the server.
-        system.seal()
-        self._child_ended = ready_for_children()
-        self._settle_on(containment)
+        system.deny_tracing()
+        self._child_ended = open_child_notifier()
+        self._choose_containment(containment)
         if not self._namespaces and containment != "tree":
-            self._groups = create_groups(self._tag)
+            self._groups = create_cgroups(self._tag)
         self._start_sentinel()
         gc.collect()
         gc.freeze()
         kind = "namespace" if self._namespaces else "groups" if self._groups else "tree"
-        self._answer(hello=kind, namespaces=self._can_enter, groups=self._groups)
+        self._send(hello=kind, namespaces=self._can_enter, groups=self._groups)
         waiting = select.poll()
-        for descriptor in (self._server.fileno(), self._child_ended, self._births, self._sentinel):
+        for descriptor in (self._server.fileno(), self._child_ended, self._announced, self._sentinel):
             if descriptor >= 0:
                 waiting.register(descriptor, select.POLLIN)
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == self._child_ended:
                     self._reap()
-                elif descriptor == self._births:
-                    self._note_births()
+                elif descriptor == self._announced:
+                    self._read_announcements()
                 elif descriptor == self._sentinel:
                     self._replace_sentinel(waiting)
-                elif not self._hear():
+                elif not self._receive():
                     return self._end()
 
     def _start_sentinel(self) -> None:
         """Start a sentinel, unless PID namespaces are used: there commands cannot reach their keepers, and the kernel
         kills them with the keeper.
         """
-        system.adopt_orphans(is_on=False)
+        system.set_subreaper(is_on=False)
         self._sentinel = -1 if self._namespaces else start_sentinel(self._server_process, self._tag, self._groups)
-        system.adopt_orphans()
+        system.set_subreaper()
 
     def _replace_sentinel(self, waiting: select.poll) -> None:
         waiting.unregister(self._sentinel)
@@ -295,7 +295,7 @@ class _Guard:
         if self._sentinel >= 0:
             waiting.register(self._sentinel, select.POLLIN)
 
-    def _answer(self, **what: object) -> None:
+    def _send(self, **what: object) -> None:
         try:
             self._server.sendall(json.dumps(what).encode() + b"\n")
         except OSError:
@@ -303,10 +303,10 @@ class _Guard:
 
     # Requests of the server
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Read from the server and execute complete requests. Returns False when the server is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._server, 1 << 16, _FEW)
+            data, descriptors, _, _ = socket.recv_fds(self._server, 1 << 16, _MAX_DESCRIPTORS)
         except OSError:
             return False
         if not data:
@@ -324,7 +324,7 @@ class _Guard:
             if "sweep" in request:
                 self._await_keeper(request["number"])
                 self._sweep()
-                self._answer(swept=request["sweep"])
+                self._send(swept=request["sweep"])
             else:
                 self._spawn(request)
         return True
@@ -333,34 +333,34 @@ class _Guard:
         descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
         keeper = -1
         tag = request["tag"] = tag_of_tree(self._tag, request["number"])
-        request["group"] = group_of_tree(self._groups, tag)
+        request["group"] = cgroup_of_tree(self._groups, tag)
         try:
             # A request without its descriptors cannot be executed; the server sees its connection close.
             keeper = os.fork() if len(descriptors) == 4 else -1
         except OSError as error:
-            _tell_error(descriptors[0], f"No process could be made: {error.strerror}.")
+            _send_error(descriptors[0], f"No process could be made: {error.strerror}.")
         if keeper == 0:
-            self._keep(request, descriptors)
+            self._run_keeper(request, descriptors)
         if keeper > 0:
             self._keepers[keeper] = request["number"]
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _keep(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    def _run_keeper(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """Run the keeper in the forked child. Never returns."""
         code = 1
         try:
             self._server.close()
-            os.close(self._leash_end)
+            os.close(self._guard_pipe_writer)
             is_init = self._become_init(request)
-            os.close(self._births_end)
+            os.close(self._announce)
             if not is_init:
-                system.adopt_orphans()
-                system.go_on_without_parent()
-            Keeper(request, descriptors, self._leash, is_init=is_init).run()
+                system.set_subreaper()
+                system.resume_on_parent_death()
+            Keeper(request, descriptors, self._guard_pipe, is_init=is_init).run()
             code = 0
         except OSError as error:
-            _tell_error(descriptors[0], f"The command could not be shut in: {error.strerror or error}.")
+            _send_error(descriptors[0], f"The command could not be shut in: {error.strerror or error}.")
         finally:
             os._exit(code)
 
@@ -384,29 +384,29 @@ class _Guard:
         if child:
             # The init process is reparented to the guard when its parent exits; it must be known as a keeper, not a
             # stray.
-            os.write(self._births_end, _BIRTH.pack(child, request["number"]))
+            os.write(self._announce, _ANNOUNCEMENT.pack(child, request["number"]))
             os._exit(0)
         system.mount_proc()
         if not has_network:
-            system.raise_loopback()
+            system.enable_loopback()
         if request.get("mounts"):
             build_view(request["mounts"])
         return True
 
-    def _settle_on(self, containment: str) -> None:
+    def _choose_containment(self, containment: str) -> None:
         """Choose the containment. `auto` uses a namespace for root only: for other users it would also
         change user ids.
         """
-        is_easy = _can_enter_namespaces(as_user=False)
-        self._can_enter = is_easy or _can_enter_namespaces(as_user=True)
-        self._namespaces = is_easy if containment == "auto" else self._can_enter and containment == "namespace"
+        is_root_able = _can_enter_namespaces(as_user=False)
+        self._can_enter = is_root_able or _can_enter_namespaces(as_user=True)
+        self._namespaces = is_root_able if containment == "auto" else self._can_enter and containment == "namespace"
 
-    def _note_births(self) -> None:
+    def _read_announcements(self) -> None:
         try:
-            data = os.read(self._births, 341 * _BIRTH.size)
+            data = os.read(self._announced, 341 * _ANNOUNCEMENT.size)
         except BlockingIOError:
             return
-        self._keepers.update(_BIRTH.iter_unpack(data))
+        self._keepers.update(_ANNOUNCEMENT.iter_unpack(data))
 
     # End
 
@@ -422,17 +422,17 @@ class _Guard:
                 return False
             if process == 0:
                 return True
-            if self._lose(process, status):
+            if self._handle_exit(process, status):
                 self._sweep()
 
-    def _lose(self, process: int, status: int) -> bool:
+    def _handle_exit(self, process: int, status: int) -> bool:
         """Handle an ended child. If it was a killed keeper, kill its tree and return True."""
-        self._note_births()
+        self._read_announcements()
         number = self._keepers.pop(process, None)
         if number is None or status == 0:
             return False
         tag = tag_of_tree(self._tag, number)
-        kill_group(group_of_tree(self._groups, tag))
+        kill_cgroup(cgroup_of_tree(self._groups, tag))
         kill_tagged(tag)
         return True
 
@@ -440,7 +440,7 @@ class _Guard:
         """Wait for a keeper to end: its connection closes shortly before that, and only then its children are
         reparented.
         """
-        until = time.monotonic() + _ENDING
+        until = time.monotonic() + _END_TIMEOUT
         while number in self._keepers.values() and time.monotonic() < until:
             if not self._reap():
                 return
@@ -448,18 +448,18 @@ class _Guard:
 
     def _sweep(self) -> None:
         """Kill everything below the guard that has no keeper."""
-        until = time.monotonic() + _ENDING
+        until = time.monotonic() + _END_TIMEOUT
         while time.monotonic() < until:
-            self._note_births()
+            self._read_announcements()
             known = len(self._keepers)
             strays = system.descendants([os.getpid()], spare=self._keepers)
-            self._note_births()
+            self._read_announcements()
             if len(self._keepers) != known:
                 # A keeper created meanwhile may have been taken for a stray.
                 continue
             if not strays:
                 return
-            system.send(strays, signal.SIGKILL)
+            system.send_signal(strays, signal.SIGKILL)
             self._reap_strays()
 
     def _reap_strays(self) -> None:
@@ -470,21 +470,21 @@ class _Guard:
                 return
             if process == 0:
                 return
-            self._lose(process, status)
+            self._handle_exit(process, status)
 
     def _end(self) -> None:
         """Handle the end of the server: close the leash and wait until no process is left."""
-        os.close(self._leash_end)
+        os.close(self._guard_pipe_writer)
         # A command may have paused its keeper, or the sentinel.
         os.killpg(0, signal.SIGCONT)
         self._signal_sentinel(signal.SIGCONT)
-        until = time.monotonic() + _ENDING
+        until = time.monotonic() + _END_TIMEOUT
         waiting = select.poll()
         waiting.register(self._child_ended, select.POLLIN)
         while self._reap() and time.monotonic() < until:
             waiting.poll(50)
         self._sweep()
-        remove_group(self._groups)
+        remove_cgroup(self._groups)
         # No process is left, so the sentinel has nothing to kill.
         self._signal_sentinel(signal.SIGKILL)
 
@@ -510,7 +510,7 @@ def _can_enter_namespaces(*, as_user: bool) -> bool:
     return exit_code_of(os.waitpid(child, 0)[1]) == 0
 
 
-def _tell_error(line: int, why: str) -> None:
+def _send_error(line: int, why: str) -> None:
     with contextlib.suppress(OSError):
         os.write(line, json.dumps({"error": why}).encode() + b"\n")
 

@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping
 __all__ = [
     "CLONE_NEWIPC",
     "CLONE_NEWNET",
-    "adopt_orphans",
+    "child_pids",
+    "deny_tracing",
     "descendants",
     "die_with_parent",
+    "enable_loopback",
     "enter_namespaces",
-    "give_memory_back",
-    "go_on_without_parent",
     "is_running",
     "mount_proc",
-    "own_children",
     "process_ids",
-    "raise_loopback",
-    "seal",
-    "send",
+    "resume_on_parent_death",
+    "return_freed_memory",
+    "send_signal",
+    "set_subreaper",
     "set_title",
 ]
 
@@ -45,12 +45,12 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def adopt_orphans(*, is_on: bool = True) -> bool:
+def set_subreaper(*, is_on: bool = True) -> bool:
     """Become the subreaper of all descendants, or stop being it. Returns False if the system does not support it."""
     return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0)) == 0
 
 
-def go_on_without_parent() -> None:
+def resume_on_parent_death() -> None:
     """Let the kernel send SIGCONT when the parent dies, so that a paused supervisor resumes and cleans up."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0), "go on")
@@ -64,7 +64,7 @@ def die_with_parent(parent: int) -> None:
             os._exit(127)
 
 
-def seal(*, is_on: bool = True) -> None:
+def deny_tracing(*, is_on: bool = True) -> None:
     """Prevent other processes of the same user from reading this one: environment, memory, descriptors.
 
     Children inherit this until they execute a program.
@@ -83,7 +83,7 @@ def set_title(title: str) -> None:
     _check(_libc.prctl(_SET_NAME, text, 0, 0, 0), "title")
 
 
-def give_memory_back() -> None:
+def return_freed_memory() -> None:
     """Return large freed blocks to the system. By default glibc raises its threshold to the size of each freed block,
     and a few huge prompts would stay in memory permanently.
     """
@@ -106,11 +106,11 @@ def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
         _check(-1, "unshare")
     _check(_libc.unshare(flags | _CLONE_NEWUSER), "unshare")
     # The /proc files of a sealed process belong to root.
-    seal(is_on=False)
+    deny_tracing(is_on=False)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
-    seal()
+    deny_tracing()
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -124,7 +124,7 @@ def mount_proc() -> None:
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
-def raise_loopback() -> None:
+def enable_loopback() -> None:
     """Enable the loopback interface of a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
@@ -157,7 +157,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                 yield process, int(fields[1]), int(fields[2])
 
 
-def own_children() -> set[int]:
+def child_pids() -> set[int]:
     """Return the children of this process, in one fast read; empty if the kernel does not support it."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
@@ -184,7 +184,7 @@ def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, in
     return found
 
 
-def send(processes: Mapping[int, int] | Iterable[int], number: signal.Signals) -> set[int]:
+def send_signal(processes: Mapping[int, int] | Iterable[int], number: signal.Signals) -> set[int]:
     """Send a signal. Returns the processes that could not be signalled because they belong to another user."""
     out_of_reach = set()
     for process in tuple(processes):

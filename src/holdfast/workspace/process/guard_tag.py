@@ -17,31 +17,31 @@ from collections.abc import Iterator
 from holdfast.workspace.process.guard_system import is_running, process_ids
 
 __all__ = [
-    "create_groups",
-    "group_of_tree",
-    "join",
-    "kill_group",
-    "kill_leftovers",
+    "cgroup_of_tree",
+    "create_cgroups",
+    "join_cgroup",
+    "kill_cgroup",
+    "kill_orphaned",
     "kill_tagged",
-    "leftovers",
     "new_tag",
-    "remove_group",
+    "orphaned_processes",
+    "remove_cgroup",
     "set_tag",
     "tag_of_tree",
 ]
 
 
 _RLIMIT_LOCKS = 10
-_LINE = b"\nMax file locks"
+_LIMITS_LINE = b"\nMax file locks"
 _MAGIC = 0x0F57
-_TREES = 20
+_TREE_BITS = 20
 """Bits for the number of a tree; above them are 8 for the guard, 22 for the server's process id, and the magic."""
-_GUARDS = 8
-_PID_SHIFT = _TREES + _GUARDS
+_GUARD_BITS = 8
+_PID_SHIFT = _TREE_BITS + _GUARD_BITS
 _PID_MASK = (1 << 22) - 1
 _MAGIC_SHIFT = _PID_SHIFT + 22
-_QUIET = 0.01
-_SECONDS = 5.0
+_CHASE_QUIET = 0.01
+_KILL_TIMEOUT = 5.0
 
 
 def new_tag() -> int:
@@ -49,12 +49,12 @@ def new_tag() -> int:
     if sys.platform != "linux" or resource.getrlimit(_RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
         return 0
     server = (os.getpid() & _PID_MASK) << _PID_SHIFT
-    return _MAGIC << _MAGIC_SHIFT | server | secrets.randbits(_GUARDS) << _TREES
+    return _MAGIC << _MAGIC_SHIFT | server | secrets.randbits(_GUARD_BITS) << _TREE_BITS
 
 
 def tag_of_tree(tag: int, number: int) -> int:
     """Return the tag of one tree of a guard."""
-    return tag | 1 + number % ((1 << _TREES) - 1) if tag else 0
+    return tag | 1 + number % ((1 << _TREE_BITS) - 1) if tag else 0
 
 
 def set_tag(tag: int) -> None:
@@ -64,7 +64,7 @@ def set_tag(tag: int) -> None:
             resource.setrlimit(_RLIMIT_LOCKS, (tag, tag))
 
 
-def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _SECONDS) -> tuple[int, tuple[int, ...]]:
+def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _KILL_TIMEOUT) -> tuple[int, tuple[int, ...]]:
     """Kill all processes with the tag of a tree, or of any tree of a guard, or with `mark` in their environment,
     until two searches find none.
 
@@ -75,18 +75,18 @@ def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _SECONDS) -> tuple
     killed: set[int] = set()
     refused: set[int] = set()
     found: set[int] = set()
-    quiet = 0
-    while quiet < 2 and time.monotonic() < until:
-        found = {process for process in process_ids() if _belongs(process, tag, mark)}
+    quiet_searches = 0
+    while quiet_searches < 2 and time.monotonic() < until:
+        found = {process for process in process_ids() if _is_tagged(process, tag, mark)}
         for process in found:
             (killed if _kill(process, tag, mark) else refused).add(process)
         chased = _chase(tag) if tag else set()
         killed |= chased
-        quiet = 0 if chased or found - refused else quiet + 1
-    return len(killed), tuple(sorted(refused | ((found - killed) if quiet < 2 else set())))
+        quiet_searches = 0 if chased or found - refused else quiet_searches + 1
+    return len(killed), tuple(sorted(refused | ((found - killed) if quiet_searches < 2 else set())))
 
 
-def leftovers() -> dict[int, str]:
+def orphaned_processes() -> dict[int, str]:
     """Return processes of dead servers, with their command lines."""
     found = {}
     for process in process_ids():
@@ -97,9 +97,9 @@ def leftovers() -> dict[int, str]:
     return found
 
 
-def kill_leftovers() -> None:
+def kill_orphaned() -> None:
     """Kill the processes of dead servers."""
-    for tag in {_tag_of(process) for process in leftovers()}:
+    for tag in {_tag_of(process) for process in orphaned_processes()}:
         kill_tagged(tag)
 
 
@@ -117,14 +117,14 @@ def _tag_of(process: int) -> int:
     """Return the RLIMIT_LOCKS of a process, which may be a tag; 0 if it cannot be read."""
     try:
         with open(f"/proc/{process}/limits", "rb", buffering=0) as file:
-            line = file.read(4_096).partition(_LINE)[2].partition(b"\n")[0]
+            line = file.read(4_096).partition(_LIMITS_LINE)[2].partition(b"\n")[0]
         return int(line.split()[1])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _belongs(process: int, tag: int, mark: bytes) -> bool:
-    shift = _shift(tag)
+def _is_tagged(process: int, tag: int, mark: bytes) -> bool:
+    shift = _ignored_bits(tag)
     if tag and _tag_of(process) >> shift == tag >> shift:
         return is_running(process)
     if mark and process != os.getpid():
@@ -135,8 +135,8 @@ def _belongs(process: int, tag: int, mark: bytes) -> bool:
 
 def _kill(process: int, tag: int, mark: bytes) -> bool:
     """Kill a process and its group. False if that is not permitted. The check after opening rules out a reused id."""
-    with _handle(process) as handle:
-        if handle < 0 or not _belongs(process, tag, mark):
+    with _pidfd(process) as handle:
+        if handle < 0 or not _is_tagged(process, tag, mark):
             return True
         try:
             group = os.getpgid(process)
@@ -154,7 +154,7 @@ def _kill(process: int, tag: int, mark: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _handle(process: int) -> Iterator[int]:
+def _pidfd(process: int) -> Iterator[int]:
     """Open a pidfd; -1 if the process is gone."""
     try:
         handle = os.pidfd_open(process)
@@ -169,11 +169,11 @@ def _handle(process: int) -> Iterator[int]:
 
 def _chase(tag: int) -> set[int]:
     """Kill processes that fork and exit at once: each is gone before a search reaches it, but the newest process id
-    of the system leads to the next one. Ends when none was found for `_QUIET` seconds.
+    of the system leads to the next one. Ends when none was found for `_CHASE_QUIET` seconds.
     """
     killed: set[int] = set()
-    shift = _shift(tag)
-    until = time.monotonic() + _QUIET
+    shift = _ignored_bits(tag)
+    until = time.monotonic() + _CHASE_QUIET
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb", buffering=0) as newest:
         while (now := time.monotonic()) < until:
             newest.seek(0)
@@ -181,24 +181,24 @@ def _chase(tag: int) -> set[int]:
             if process not in killed and _tag_of(process) >> shift == tag >> shift:
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)
-                    until = now + _QUIET
+                    until = now + _CHASE_QUIET
                 killed.add(process)
     return killed
 
 
-def _shift(tag: int) -> int:
+def _ignored_bits(tag: int) -> int:
     """Return the number of bits to ignore in a comparison: those of the tree, if the tag is a guard's."""
-    return 0 if tag % (1 << _TREES) else _TREES
+    return 0 if tag % (1 << _TREE_BITS) else _TREE_BITS
 
 
 # Control groups: each command gets one if this user can create them, and the kernel kills it as a whole.
 
 
-def create_groups(tag: int) -> str:
+def create_cgroups(tag: int) -> str:
     """Create a directory for the groups of one guard below its own group. Returns an empty string if
     that is impossible.
     """
-    own = _own_group()
+    own = _own_cgroup()
     if not own or not tag:
         return ""
     groups = os.path.join(own, f"holdfast-{tag:x}")
@@ -208,16 +208,16 @@ def create_groups(tag: int) -> str:
         return ""
     if os.path.exists(os.path.join(groups, "cgroup.kill")) and _can_join(groups):
         return groups
-    remove_group(groups)
+    remove_cgroup(groups)
     return ""
 
 
-def group_of_tree(groups: str, tag: int) -> str:
+def cgroup_of_tree(groups: str, tag: int) -> str:
     """Return the path of a tree's group."""
     return os.path.join(groups, f"{tag:x}") if groups else ""
 
 
-def join(group: str) -> None:
+def join_cgroup(group: str) -> None:
     """Move this process, which has no children yet, to a new group."""
     if group:
         with contextlib.suppress(OSError):
@@ -225,24 +225,24 @@ def join(group: str) -> None:
             _write(group, "cgroup.procs", "0")
 
 
-def kill_group(group: str) -> None:
+def kill_cgroup(group: str) -> None:
     """Kill every process in a group and in those below it."""
     if group:
         with contextlib.suppress(OSError):
             _write(group, "cgroup.kill", "1")
 
 
-def remove_group(group: str) -> None:
+def remove_cgroup(group: str) -> None:
     """Remove a group and those below it, where they are empty."""
     if not group:
         return
     with contextlib.suppress(OSError):
         for below in [entry.path for entry in os.scandir(group) if entry.is_dir(follow_symlinks=False)]:
-            remove_group(below)
+            remove_cgroup(below)
         os.rmdir(group)
 
 
-def _own_group() -> str:
+def _own_cgroup() -> str:
     """Return the directory of this process's group; empty if it is not visible."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:

@@ -12,18 +12,18 @@ import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo, JobOutput, NoRoomForJobs, UnknownJob
-from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import UNPROVEN
 
 __all__ = ["Job", "JobLimits", "Jobs"]
 
-_SHOWN_COMMAND = 200
+_MAX_COMMAND_TEXT = 200
 
 
 class JobLimits(msgspec.Struct, frozen=True):
-    """Limits: `most` jobs run at the same time, and as many finished ones are kept, for at most `kept_ms`."""
+    """Limits: `max_jobs` jobs run at the same time, and as many finished ones are kept, for at most `kept_ms`."""
 
-    most: int = 50
+    max_jobs: int = 50
     kept_ms: int = 8 * 60 * 60 * 1_000
     grace: float = 2.0
     brief_grace: float = 0.1
@@ -33,13 +33,13 @@ class JobLimits(msgspec.Struct, frozen=True):
 class Job:
     """A command in the background."""
 
-    def __init__(self, info: JobInfo, running: Running) -> None:
+    def __init__(self, info: JobInfo, running: RunningCommand) -> None:
         self._info = info
         self.running = running
         self.was_killed = False
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if all processes of the job have ended."""
         return self.running.ended.done()
 
@@ -48,18 +48,18 @@ class Job:
         """The current state of the job."""
         exited = self.running.exited
         code = exited.result() if exited.done() else None
-        state = "running" if not self.is_over else "killed" if self.was_killed else "completed"
+        state = "running" if not self.has_ended else "killed" if self.was_killed else "completed"
         return msgspec.structs.replace(self._info, state=state, exit_code=code)
 
-    def note_end(self, ended_at: int) -> None:
+    def set_end(self, ended_at: int) -> None:
         """Store the time of its end."""
         self._info = msgspec.structs.replace(self._info, ended_at=ended_at)
 
     def output(self) -> JobOutput:
         """Return the output so far, with remarks about its end."""
-        said = self.running.stderr.shown()
-        stderr = "\n".join(filter(None, (said.rstrip("\n"), self.running.remark))) if self.running.remark else said
-        return JobOutput(self.info, self.running.stdout.shown(), stderr)
+        errors = self.running.stderr.excerpt()
+        stderr = "\n".join(filter(None, (errors.rstrip("\n"), self.running.remark))) if self.running.remark else errors
+        return JobOutput(self.info, self.running.stdout.excerpt(), stderr)
 
 
 class Jobs:
@@ -88,30 +88,30 @@ class Jobs:
 
     def check_room(self) -> None:
         """Raise `NoRoomForJobs` if no job can be added."""
-        running = [job.info.id for job in self._jobs.values() if not job.is_over]
-        if self._is_closed or len(running) >= self._limits.most:
+        running = [job.info.id for job in self._jobs.values() if not job.has_ended]
+        if self._is_closed or len(running) >= self._limits.max_jobs:
             raise NoRoomForJobs(
                 f"{len(running)} background jobs are running, more are not allowed: stop one with job_kill first. "
                 f"They are: {', '.join(running)}."
             )
 
-    def add(self, info: JobInfo, running: Running) -> Job:
+    def add(self, info: JobInfo, running: RunningCommand) -> Job:
         """Register a running command as a job with the next id. Raises `NoRoomForJobs`."""
-        self._forget_old()
+        self._remove_old()
         self.check_room()
         self._count += 1
         job = Job(msgspec.structs.replace(info, id=f"{self._count:03X}"), running)
         self._jobs[job.info.id] = job
         # A job includes all its processes: it runs as long as any of them.
-        running.keep(None)
-        running.ended.add_done_callback(lambda _: self._ended(job))
-        self._tell_busy()
+        running.set_linger(None)
+        running.ended.add_done_callback(lambda _: self._handle_end(job))
+        self._update_busy()
         return job
 
     def remove(self, job: Job) -> None:
         """Remove a job that has ended or was never published."""
         self._jobs.pop(job.info.id, None)
-        self._tell_busy()
+        self._update_busy()
 
     def get(self, job_id: str, session: SessionId | None = None) -> Job:
         """Return a job by id, optionally restricted to a session. Raises `UnknownJob`."""
@@ -139,20 +139,20 @@ class Jobs:
         self.remove(job)
         return job.output()
 
-    def note_fault(self, run: RunId, command: str, running: Running) -> None:
+    def record_fault(self, run: RunId, command: str, running: RunningCommand) -> None:
         """Record that a supervisor of a command was killed: the run must not end as completed."""
         remark = running.ended.result().remark if running.ended.done() else UNPROVEN
         line = " ".join(command.split())
-        shown = line if len(line) <= _SHOWN_COMMAND else f"{line[:_SHOWN_COMMAND]}…"
+        shown = line if len(line) <= _MAX_COMMAND_TEXT else f"{line[:_MAX_COMMAND_TEXT]}…"
         self._faults[run] = f"{remark.strip('[]')} The command: {shown}"
-        while len(self._faults) > self._limits.most:
+        while len(self._faults) > self._limits.max_jobs:
             del self._faults[next(iter(self._faults))]
 
     def fault_of(self, run: RunId) -> str:
         """Return why a run must not end as completed; empty if it may."""
         for job in self._jobs.values():
             if job.info.run_id == run and job.running.is_lost:
-                self.note_fault(run, job.info.command, job.running)
+                self.record_fault(run, job.info.command, job.running)
         return self._faults.get(run, "")
 
     async def end_run(self, run: RunId) -> None:
@@ -172,30 +172,30 @@ class Jobs:
         self._is_closed = True
         await self._stop(tuple(self._jobs.values()), min(self._limits.grace, limit))
         self._jobs.clear()
-        self._tell_busy()
+        self._update_busy()
 
     async def _stop(self, jobs: Sequence[Job], grace: float) -> None:
-        open_jobs = [job for job in jobs if not job.is_over]
+        open_jobs = [job for job in jobs if not job.has_ended]
         for job in open_jobs:
             job.was_killed = True
             job.running.stop(grace)
         # Stopping continues if the waiter is cancelled.
-        await asyncio.gather(*(job.running.until_ended() for job in open_jobs))
+        await asyncio.gather(*(job.running.wait() for job in open_jobs))
 
-    def _ended(self, job: Job) -> None:
-        job.note_end(self._now_ms())
-        self._tell_busy()
+    def _handle_end(self, job: Job) -> None:
+        job.set_end(self._now_ms())
+        self._update_busy()
 
-    def _forget_old(self) -> None:
-        over = sorted((job.info.ended_at, job.info.id) for job in self._jobs.values() if job.is_over)
+    def _remove_old(self) -> None:
+        over = sorted((job.info.ended_at, job.info.id) for job in self._jobs.values() if job.has_ended)
         oldest = self._now_ms() - self._limits.kept_ms
-        surplus = len(over) - self._limits.most + 1
-        for place, (ended_at, job_id) in enumerate(over):
-            if ended_at <= oldest or place < surplus:
+        surplus = len(over) - self._limits.max_jobs + 1
+        for index, (ended_at, job_id) in enumerate(over):
+            if ended_at <= oldest or index < surplus:
                 del self._jobs[job_id]
 
-    def _tell_busy(self) -> None:
-        is_busy = any(not job.is_over for job in self._jobs.values())
+    def _update_busy(self) -> None:
+        is_busy = any(not job.has_ended for job in self._jobs.values())
         if is_busy != self._is_busy:
             self._is_busy = is_busy
             self.on_busy(is_busy)

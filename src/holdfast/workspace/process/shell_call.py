@@ -28,7 +28,7 @@ _FROM_SERVER = frozenset((
 ))  # fmt: skip
 """Server variables that commands need to find programs, the user's files and the network."""
 
-_CHANGES_THE_SHELL = frozenset((
+_SHELL_CONTROLS = frozenset((
     "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND", "PS4", "IFS", "CDPATH", "GLOBIGNORE",
     "BASH_XTRACEFD", "POSIXLY_CORRECT", "OLDPWD", "SHLVL", "_", "FORCE_COLOR", "CLICOLOR_FORCE",
 ))  # fmt: skip
@@ -52,8 +52,8 @@ _FIXED = {
 }
 """No terminal is attached: programs must not prompt, page, colour or open an editor."""
 
-_OURS = "HOLDFAST"
-_LONG_ENOUGH = 8
+_OWN_PREFIX = "HOLDFAST"
+_MIN_SECRET_LENGTH = 8
 _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -68,26 +68,26 @@ def command_environment(
     """Return the environment of a command. Variables named in `withheld` or containing a value of
     `secrets` are removed.
     """
-    hidden = tuple(secret for secret in secrets if len(secret) >= _LONG_ENOUGH)
+    hidden = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)
     known = {name: value for name, value in server.items() if name in _FROM_SERVER or name.startswith("LC_")}
     merged = {
         name: value
         for name, value in {**known, **client}.items()
-        if _may_pass(name, value) and name not in withheld and not any(secret in value for secret in hidden)
+        if _is_passed_on(name, value) and name not in withheld and not any(secret in value for secret in hidden)
     }
-    merged["PATH"] = _from_the_top(merged.get("PATH", "")) or _FALLBACK_PATH
+    merged["PATH"] = _absolute_entries(merged.get("PATH", "")) or _FALLBACK_PATH
     return {**merged, **_FIXED, "PWD": cwd}
 
 
-def _from_the_top(path: str) -> str:
+def _absolute_entries(path: str) -> str:
     """Remove relative and empty entries from PATH: they would let the project define `ls`."""
     return ":".join(entry for entry in path.split(":") if entry.startswith("/"))
 
 
-def _may_pass(name: str, value: str) -> bool:
+def _is_passed_on(name: str, value: str) -> bool:
     if not name or "=" in name or "\0" in name or "\0" in value:
         return False
-    return not name.startswith((_OURS, "BASH_FUNC_")) and name not in _CHANGES_THE_SHELL
+    return not name.startswith((_OWN_PREFIX, "BASH_FUNC_")) and name not in _SHELL_CONTROLS
 
 
 # Shell commands: converts a line to a launch, and runs the lines a user types with `!`.
@@ -136,7 +136,7 @@ class Shell:
         running, end = await self.processes.run(launch)
         if end.error:
             raise CannotStart(end.error)
-        output = "".join(filter(None, (running.stdout.shown(), running.stderr.shown(), running.remark)))
+        output = "".join(filter(None, (running.stdout.excerpt(), running.stderr.excerpt(), running.remark)))
         return ShellResult(output, 137 if end.code is None else end.code)
 
 

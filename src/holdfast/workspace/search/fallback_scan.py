@@ -17,29 +17,29 @@ from holdfast.workspace.files.open_files import entries_of, open_beneath, stream
 
 __all__ = ["ScanRequest", "main", "walk"]
 
-_LARGEST = 64 * 1024 * 1024
-_LONGEST = 1_000
-_TRICKY = re.compile(r"\\[AZzbB]|\(\?|\\n|\\s|\\r|\[\^|\\[WDS]")
+_MAX_FILE_SIZE = 64 * 1024 * 1024
+_MAX_LINE = 1_000
+_CONTEXT_DEPENDENT = re.compile(r"\\[AZzbB]|\(\?|\\n|\\s|\\r|\[\^|\\[WDS]")
 """Constructs whose meaning may differ between a whole file and a single line."""
 
 
 class ScanRequest(NamedTuple):
-    """Search request. `name`: only this file. `most`: maximum matches per file."""
+    """Search request. `name`: only this file. `limit`: maximum matches per file."""
 
     root: str
     name: str = ""
     pattern: str | None = None
     is_literal: bool = False
-    most: int = 101
+    limit: int = 101
 
 
 def walk(handle: int, root: str, ignore: IgnoreRules) -> Iterator[str]:
     """Yield the relative paths of all plain files below an open directory that are not ignored. Links
     are not followed.
     """
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
+    pending = [""]
+    while pending:
+        folder = pending.pop()
         try:
             entries = entries_of(handle, folder)
         except OSError:
@@ -53,26 +53,26 @@ def walk(handle: int, root: str, ignore: IgnoreRules) -> Iterator[str]:
                 folders.append(path)
             elif is_file:
                 yield path
-        waiting += reversed(folders)
+        pending += reversed(folders)
 
 
 def main() -> int:
     """Run the search given as JSON in the first argument; print the results."""
-    ask = ScanRequest(**json.loads(sys.argv[1]))
+    request = ScanRequest(**json.loads(sys.argv[1]))
     out = sys.stdout.buffer
     # The caller has verified the working directory.
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    paths = iter([ask.name]) if ask.name else walk(handle, ask.root, IgnoreRules(ask.root))
-    if ask.pattern is None:
+    paths = iter([request.name]) if request.name else walk(handle, request.root, IgnoreRules(request.root))
+    if request.pattern is None:
         for path in paths:
             out.write(os.fsencode(path) + b"\0")
         return 0
     try:
-        finder = re.compile(re.escape(ask.pattern) if ask.is_literal else ask.pattern)
+        finder = re.compile(re.escape(request.pattern) if request.is_literal else request.pattern)
     except re.error as error:
         sys.stderr.write(f"{error}")
         return 2
-    search = _searcher(ask, finder, handle)
+    search = _make_search(request, finder, handle)
     for path in paths:
         name = os.fsencode(path)
         for line, column, text in search(path):
@@ -81,11 +81,11 @@ def main() -> int:
     return 0
 
 
-Search = Callable[[str], Iterator[tuple[int, int, str]]]
+SearchFile = Callable[[str], Iterator[tuple[int, int, str]]]
 
 
-def _searcher(ask: ScanRequest, finder: re.Pattern[str], handle: int) -> Search:
-    is_simple = ask.is_literal or not _TRICKY.search(ask.pattern or "")
+def _make_search(request: ScanRequest, finder: re.Pattern[str], handle: int) -> SearchFile:
+    is_simple = request.is_literal or not _CONTEXT_DEPENDENT.search(request.pattern or "")
     quick = re.compile(finder.pattern, re.MULTILINE) if is_simple else None
 
     def search(path: str) -> Iterator[tuple[int, int, str]]:
@@ -98,9 +98,9 @@ def _searcher(ask: ScanRequest, finder: re.Pattern[str], handle: int) -> Search:
             if match is not None:
                 # Columns count bytes, as in ripgrep and git.
                 column = len(line[: match.start()].encode("utf-8", "replace")) + 1
-                yield number, column, line[:_LONGEST]
+                yield number, column, line[:_MAX_LINE]
                 shown += 1
-                if shown >= ask.most:
+                if shown >= request.limit:
                     return
 
     return search
@@ -111,7 +111,7 @@ def _text(handle: int, path: str) -> str:
     try:
         with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_SIZE:
                 return ""
             head = stream.read(8_192)
             return "" if b"\0" in head else (head + stream.read()).decode("utf-8", "replace")

@@ -1,0 +1,103 @@
+// @vitest-environment node
+// Getting in, coming back, and giving nothing to whoever took the server's place.
+
+import { createHmac } from "node:crypto";
+import { beforeEach, expect, test, vi } from "vitest";
+
+const KEY = "the key of this page";
+interface Asked {
+  path: string;
+  body: Record<string, string>;
+  token: string | null;
+}
+
+let asked: Asked[] = [];
+let stored: Map<string, string>;
+let answers: ((asked: Asked) => [number, object] | null)[] = [];
+
+function proof(who: string, theirs: string, ours: string): string {
+  return createHmac("sha256", KEY).update(`${who}\n4711\n${theirs}\n${ours}`).digest("hex");
+}
+
+async function loaded(hash: string): Promise<typeof import("../src/auth.ts")> {
+  vi.resetModules();
+  const location = { hash, port: "4711" };
+  vi.stubGlobal("location", location);
+  vi.stubGlobal("history", { replaceState: (_: unknown, __: string, address: string) => (location.hash = address) });
+  return import("../src/auth.ts");
+}
+
+beforeEach(() => {
+  asked = [];
+  answers = [];
+  stored = new Map();
+  vi.stubGlobal("sessionStorage", {
+    getItem: (name: string) => stored.get(name) ?? null,
+    setItem: (name: string, value: string) => stored.set(name, value),
+  });
+  vi.stubGlobal("fetch", async (path: string, options: { body: string; headers: Record<string, string> }) => {
+    const one = { path, body: JSON.parse(options.body), token: options.headers["Authorization"] ?? null };
+    asked.push(one);
+    const answer = answers.shift()?.(one) ?? null;
+    if (answer === null) throw new TypeError("nobody answers");
+    return new Response(JSON.stringify(answer[1]), { status: answer[0] });
+  });
+});
+
+const credentials = (token: string): [number, object] => [200, { token, page: "p", key: KEY }];
+
+test("a code becomes a token, and leaves the address before anything is asked", async () => {
+  const entry = await loaded("#code=c&dir=%2Fa+b");
+  answers = [() => (expect(location.hash).toBe("#dir=%2Fa+b"), credentials("t1"))];
+  expect(await entry.authenticate()).toEqual({ token: "t1", dir: "/a b" });
+  expect(asked).toEqual([{ path: "/v1/web/exchange", body: { code: "c" }, token: null }]);
+  expect([...stored.values()]).toEqual(["t1"]);
+});
+
+test("a code is kept while nobody answers", async () => {
+  const entry = await loaded("#code=c&dir=%2Fa");
+  answers = [() => null, () => credentials("t1")];
+  await expect(entry.authenticate()).rejects.toThrow(TypeError);
+  expect((await entry.authenticate()).token).toBe("t1");
+});
+
+test("a page that is loaded again uses the token of its tab", async () => {
+  stored.set("holdfast-token", "t1");
+  const entry = await loaded("#dir=%2Fa");
+  answers = [() => credentials("t2")];
+  expect((await entry.authenticate()).token).toBe("t2");
+  expect(asked[0]).toEqual({ path: "/v1/web/page", body: {}, token: "Bearer t1" });
+});
+
+test("without code and token, or with a used one, the page says what to do", async () => {
+  await expect((await loaded("")).authenticate()).rejects.toThrow("holdfast web");
+  const entry = await loaded("#code=c");
+  answers = [() => [400, { message: "Used before. Run holdfast web." }]];
+  await expect(entry.authenticate()).rejects.toThrow("Used before. Run holdfast web.");
+});
+
+test("both sides prove that they know the key, which never travels", async () => {
+  const entry = await loaded("#code=c");
+  let nonce = "";
+  answers = [
+    () => credentials("t1"),
+    ({ body }) => ((nonce = body["nonce"] ?? ""), [200, { nonce: "ours", proof: proof("server", nonce, "ours") }]),
+    ({ body }) => (expect(body).toEqual({ page: "p", proof: proof("page", nonce, "ours") }), credentials("t2")),
+  ];
+  await entry.authenticate();
+  const both = await Promise.all([entry.renewToken(), entry.renewToken()]);
+  expect(both).toEqual(["t2", "t2"]);
+  expect(asked.length).toBe(3);
+  expect(JSON.stringify(asked)).not.toContain(KEY);
+  expect(asked.slice(1).every((one) => one.token === null)).toBe(true);
+  expect([...stored.values()]).toEqual(["t2"]);
+});
+
+test("whoever took the server's place learns nothing", async () => {
+  const entry = await loaded("#code=c");
+  answers = [() => credentials("t1"), ({ body }) => [200, { nonce: "n", proof: body["nonce"] ?? "" }]];
+  await entry.authenticate();
+  await expect(entry.renewToken()).rejects.toThrow(entry.NotAuthenticated);
+  expect(asked.length).toBe(2);
+  expect(JSON.stringify(asked[1])).not.toContain("t1");
+});
