@@ -1,4 +1,6 @@
-"""The only place that makes asyncio tasks: each has an owner who keeps it and sees it end."""
+"""Task ownership: the only module that calls `asyncio.create_task`. Each task has an owner, which keeps a reference to
+it.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,7 +12,9 @@ T = TypeVar("T")
 
 
 class TaskOwner:
-    """Keeps tasks until they are done. A task that fails unseen is reported to the loop's handler."""
+    """Keeps tasks until they are done. The failure of a task without a `done` callback is reported to the loop's
+    exception handler.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -25,7 +29,9 @@ class TaskOwner:
         name: str,
         done: Callable[[asyncio.Task[T]], object] | None = None,
     ) -> asyncio.Task[T]:
-        """Start `work`. `done` is called when it has ended, however it ended, and then answers for its errors."""
+        """Start `work`. `done` is called with the task when it has ended for any reason, and has to handle its
+        exception.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._forget if done is None else self._tasks.discard)
@@ -34,11 +40,12 @@ class TaskOwner:
         return task
 
     def cancel_all(self) -> None:
+        """Cancel every task."""
         for task in tuple(self._tasks):
             task.cancel()
 
     async def drain(self) -> None:
-        """Wait until every task has ended, those that start meanwhile included."""
+        """Wait until every task has ended, including tasks that are started meanwhile."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 

@@ -10,7 +10,6 @@ A killed process is a fork of a small process that has everything imported and n
 to live with what is left runs in this process, to its graceful end, and then once more: that must change nothing.
 """
 
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ import msgspec
 from crash.invariants import Evidence, Remains, look, problems, read_diary
 from crash.scenarios import STORIES, live, play_life
 from crash.workspace import Level, Life
+from forked_process import forkserver_context
 
 __all__ = ["Point", "Violation", "count_points", "evidence_of", "try_crash", "try_point"]
 
@@ -31,9 +31,6 @@ _MOST_POINTS = {"group": 300, "file": 900}
 
 _MEMORY = "/dev/shm"
 """A kill loses nothing that was written, synced or not, so a disk would only take its time."""
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["crash.scenarios"])
 
 
 class Violation(AssertionError):
@@ -120,7 +117,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _is_killed(life: Life) -> bool:
     """Play a life in a process of its own. False if it came to its graceful end; raises if it failed."""
-    process = _context.Process(target=live, args=(life,), name=f"life {life.number}")
+    process = forkserver_context().Process(target=live, args=(life,), name=f"life {life.number}")
     process.start()
     process.join(_PATIENCE_SECONDS)
     if process.is_alive():

@@ -282,7 +282,7 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
         await one.end(run)
         refused = [item for item in await one.results(session) if item.is_error]
         assert len(refused) == 1
-        assert "2 helpers under way" in refused[0].content
+        assert "2 sub-agents are running" in refused[0].content
 
 
 async def test_who_has_left_makes_room(home: Home) -> None:

@@ -204,7 +204,7 @@ async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
         assert any(message.is_summary_message for message in await place.client.list_messages(place.id, place.session))
         fits[0] = "nothing"
         end, _ = await place.asked("three")
-        assert "longer than the model takes" in end.error
+        assert "exceeds the context window" in end.error
 
 
 @pytest.mark.parametrize("moment", ["before the head", "in the middle"])

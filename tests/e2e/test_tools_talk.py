@@ -123,6 +123,6 @@ async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
         # Those that only look run side by side: their results come as they are done.
         results = {result.name: result for result in await one.results(session)}
         assert {name for name, result in results.items() if result.is_error} == {"nonsense", "bash", "view", "grep"}
-        assert "There is: " in results["nonsense"].content
+        assert "Available: " in results["nonsense"].content
         assert "bash takes: command" in results["bash"].content
         assert (await one.client.get_run(one.workspace, RunId(run.run_id))).outcome == "completed"

@@ -189,7 +189,7 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 100.0
         for event in events:
-            (asks.reader_came if event == "came" else asks.reader_left)()
+            (asks.client_attached if event == "came" else asks.client_detached)()
             await virtual_seconds(7)
         asking = begin(asks, kind, world.session)
         await virtual_seconds(99.9)
@@ -200,7 +200,7 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
         assert timers() == 0
         if not expires:
             for _ in range(events.count("came") - events.count("left")):
-                asks.reader_left()
+                asks.client_detached()
             await virtual_seconds(99.9)
             assert not asking.done()
             await virtual_seconds(0.2)
@@ -224,7 +224,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
         loop = asyncio.get_running_loop()
         readers = dice.randint(0, 2)
         for _ in range(readers):
-            asks.reader_came()
+            asks.client_attached()
         asking = begin(asks, kind, world.session)
         await until(lambda: open_ones(asks))
         since = loop.time() if readers == 0 else None
@@ -234,11 +234,11 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
                 break
             await asyncio.sleep(wait)
             if readers and dice.random() < 0.6:
-                asks.reader_left()
+                asks.client_detached()
                 readers -= 1
                 since = loop.time() if readers == 0 else None
             else:
-                asks.reader_came()
+                asks.client_attached()
                 readers += 1
                 since = None
         if since is None:
@@ -299,8 +299,8 @@ def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
         await asyncio.wait([asking])
         await world.workspace.engine.recorder.put(sync=False)
         assert (timers(), open_ones(asks)) == (0, ())
-        asks.reader_came()
-        asks.reader_left()
+        asks.client_attached()
+        asks.client_detached()
         assert timers() == 0
         await world.close()
 
@@ -335,7 +335,7 @@ def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None
         assert len(model.requests) == (1 if stops else 2)
         (result,) = results_of(await world.messages())
         assert result.is_error
-        texts = {"expired": "Nobody was there", "denied with a reason": "not now"}
+        texts = {"expired": "not answered in time", "denied with a reason": "not now"}
         assert texts.get(way, "") in result.content
         (notice,) = (
             event.change.object

@@ -163,7 +163,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
 
         started: list[str] = []
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("later", later, is_parallel=True)]
-        settings = EngineSettings(titles=False, helpers=2, helper_depth=2)
+        settings = EngineSettings(titles=False, max_subagents=2, subagent_depth=2)
         world = await World.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
         world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(below)))
         await world.prompt("go", "r1")
@@ -173,7 +173,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         await world.quiet()
         results = [result for message in await world.messages() for result in message.tool_results]
         assert sorted(result.is_error for result in results) == [False, True]
-        assert any("2 helpers under way" in result.content for result in results)
+        assert any("2 sub-agents are running" in result.content for result in results)
         await world.close()
 
     in_virtual_time(play)

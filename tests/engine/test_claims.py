@@ -109,7 +109,7 @@ class Place:
         self.world: World
 
     async def open(self) -> None:
-        settings = EngineSettings(titles=True, grace=1.0, helpers=1, retries=RetryPolicy(most=1, first=0.1))
+        settings = EngineSettings(titles=True, grace=1.0, max_subagents=1, retries=RetryPolicy(most=1, first=0.1))
         tools = [
             self.tool,
             SimpleTool("beside", self._act, is_parallel=True),
@@ -419,7 +419,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
             return DONE if request.messages[-1].role == "tool" else Step(many)
 
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
-        settings = EngineSettings(titles=False, helpers=3)
+        settings = EngineSettings(titles=False, max_subagents=3)
         world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
         world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
         for number in (1, 2):
@@ -432,7 +432,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
             await world.quiet()
         results = [result for message in await world.messages() for result in message.tool_results]
         assert [result.is_error for result in results].count(True) == 2
-        assert sum("3 helpers under way" in result.content for result in results) == 2
+        assert sum("3 sub-agents are running" in result.content for result in results) == 2
         await world.close()
 
     in_virtual_time(play)

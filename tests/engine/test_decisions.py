@@ -51,7 +51,9 @@ def check_refusals() -> None:
 
 
 def asked(name: str, reason: str = "", **given: object) -> Permit:
-    return tool_calls.asked_for(ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p")
+    return tool_calls.permit_for_hook(
+        ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p"
+    )
 
 
 def check_requests() -> None:
@@ -88,20 +90,20 @@ def check_told() -> None:
         (Ruling(), Ruling("allow", reason="s", context="y"), "c\n\ny", False),
     ]
     for before, after, content, stops in rows:
-        found = tool_calls.told(plain, before, after)
+        found = tool_calls.add_hook_output(plain, before, after)
         assert found == msgspec.structs.replace(plain, content=content, stops_turn=stops), (before, after)
     stopping = msgspec.structs.replace(plain, stops_turn=True)
-    assert tool_calls.told(stopping, Ruling(context="x")).stops_turn
+    assert tool_calls.add_hook_output(stopping, Ruling(context="x")).stops_turn
     report: dict[str, Any] = {"n": "é"}
     hooks = {"hook": report}
     for metadata, expected in [("", hooks), ('{"a":1}', {"a": 1} | hooks), ("[1]", hooks), ("nonsense", hooks)]:
-        found = tool_calls.told(ToolOutcome("c", metadata), Ruling(report=report))
+        found = tool_calls.add_hook_output(ToolOutcome("c", metadata), Ruling(report=report))
         assert json.loads(found.metadata) == expected, metadata
         assert "é" in found.metadata
         assert found.content == "c"
-    both = tool_calls.told(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
+    both = tool_calls.add_hook_output(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
     assert json.loads(both.metadata) == {"hook": report, "post_hook": {"m": 1}}
-    assert json.loads(tool_calls.told(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
+    assert json.loads(tool_calls.add_hook_output(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
         "post_hook": {"m": 1}
     }
 
@@ -193,9 +195,9 @@ def check_plans() -> None:
     ]
     hosts = {RunId("over"): run("over", outcome="completed"), RunId("open"): run("open")}
     for runs, expected in rows:
-        found = recovery.plan(runs, hosts)
+        found = recovery.plan_recovery(runs, hosts)
         assert {item.run_id: outcome for item, outcome in found.ends} == expected, runs
-        assert [item.run_id for item in found.again] == [item.run_id for item in runs if item.run_id not in expected]
+        assert [item.run_id for item in found.requeued] == [item.run_id for item in runs if item.run_id not in expected]
 
 
 # What calls that were cut off are answered with, and what the end says.
@@ -207,17 +209,17 @@ def check_cut_off_calls() -> None:
     outcomes: list[Outcome] = ["cancelled", "interrupted", "failed"]
     for outcome in outcomes:
         before = [answer, message("tool", got("c4"), id="t")]
-        put = history_repair.settle(
+        put = history_repair.repair(
             MessageFactory(SESSION, RUN, 1, counting_ids()), before, TurnEnd(outcome, "t"), {ToolCallId("c2")}
         )
         texts = {given.tool_call_id: given.content for item in put.put for given in item.tool_results}
         assert list(texts) == ["c1", "c2", "c3"]
         acted = "not undone" if outcome == "cancelled" else "may have had effects"
         assert [acted in words for words in texts.values()] == [True, False, False], outcome
-    assert history_repair.unanswered([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
+    assert history_repair.unanswered_calls([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
     for leaves in (True, False):
-        put = history_repair.settle(
-            MessageFactory(SESSION, RUN, 1, counting_ids()), [], TurnEnd("failed", leaves_a_word=leaves)
+        put = history_repair.repair(
+            MessageFactory(SESSION, RUN, 1, counting_ids()), [], TurnEnd("failed", adds_final_message=leaves)
         )
         assert len(put.put) == leaves
 
@@ -236,12 +238,12 @@ def check_descriptions() -> None:
         ("failed", NotFound("n"), ("Error", "n", False)),
     ]
     for outcome, error, expected in rows:
-        found = run_end.describe(outcome, error)
+        found = run_end.describe_end(outcome, error)
         assert (found.title, found.details, found.model_unreachable) == expected, (outcome, error)
         assert found.outcome == outcome
-    assert "KeyError" in run_end.describe("failed", KeyError("secret")).details
-    assert "secret" not in run_end.describe("failed", KeyError("secret")).details
-    assert "from outside" in run_end.describe("failed", None).details
+    assert "KeyError" in run_end.describe_end("failed", KeyError("secret")).details
+    assert "secret" not in run_end.describe_end("failed", KeyError("secret")).details
+    assert "from outside" in run_end.describe_end("failed", None).details
 
 
 def check_answers() -> None:
@@ -262,7 +264,7 @@ def check_answers() -> None:
         found = run_end.last_answer(messages, {MessageId(id) for id in removed})
         assert (found.id if found else None) == expected, (messages, removed)
     newer = message("assistant", ended(), id="1")
-    assert run_end.updated([first, last], [newer, other]) == [newer, last, other]
+    assert run_end.merge_messages([first, last], [newer, other]) == [newer, last, other]
 
 
 # What a model is told.
@@ -277,8 +279,8 @@ def check_instructions() -> None:
     files = '<file path="A.md">\nbe kind\n</file>\n\n<file path="B.md">\nb\n[7 more characters: read the file if you'
     told, helper, subagent_type = (
         system_prompt.system_prompt(full),
-        system_prompt.helper_instructions(full),
-        system_prompt.helper_instructions(full, prompt=" Look. "),
+        system_prompt.subagent_prompt(full),
+        system_prompt.subagent_prompt(full, prompt=" Look. "),
     )
     for words in (told, subagent_type):
         assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
@@ -287,7 +289,7 @@ def check_instructions() -> None:
     assert subagent_type.startswith("Look.\n\n# How people work here")
     assert "be kind" not in helper
     assert helper.startswith(text("task.md").strip())
-    assert system_prompt.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
+    assert system_prompt.subagent_prompt(full, "fetch.md", " ").startswith(text("fetch.md").strip())
     facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
     for words in (told, helper, subagent_type):
         assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
@@ -321,14 +323,18 @@ NO_DIFFERENCE = {
 }
 TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]] = {
     "hook rulings": (
-        [tool_calls.refusal, tool_calls.asked_for, tool_calls.told, tool_calls._with],
+        [tool_calls.refusal, tool_calls.permit_for_hook, tool_calls.add_hook_output, tool_calls._merge_metadata],
         [check_refusals, check_requests, check_told],
         NO_DIFFERENCE,
     ),
     "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawn], [check_leftovers], {}),
-    "plans": ([recovery.plan], [check_plans], {}),
-    "calls that were cut off": ([history_repair.unanswered], [check_cut_off_calls], {}),
-    "ends": ([run_end.describe, run_end.last_answer, run_end.updated], [check_descriptions, check_answers], {}),
+    "plans": ([recovery.plan_recovery], [check_plans], {}),
+    "calls that were cut off": ([history_repair.unanswered_calls], [check_cut_off_calls], {}),
+    "ends": (
+        [run_end.describe_end, run_end.last_answer, run_end.merge_messages],
+        [check_descriptions, check_answers],
+        {},
+    ),
     "system prompt": ([system_prompt], [check_instructions, check_git_notes], {}),
 }
 

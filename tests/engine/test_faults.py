@@ -36,14 +36,14 @@ def test_a_run_ends_even_if_it_cannot_be_settled(monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         world = await World.open(ScriptedModel([Step((Fail(),)), Step((Say("fine"),))]))
-        monkeypatch.setattr(run_end, "settle", broken)
+        monkeypatch.setattr(run_end, "repair", broken)
         await world.prompt("one", "r1")
         await world.prompt("two", "r2")
         await world.quiet()
         assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "failed"), ("r2", "completed")]
         assert world.end_of("r1").error == Fail().message, "it says why"
 
-    with pytest.raises(AssertionError, match="could not be settled"):
+    with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
 
 
@@ -68,7 +68,7 @@ def test_an_end_that_is_refused_is_still_an_end() -> None:
         await world.quiet()
         assert world.end_of("r1").outcome == "completed"
 
-    with pytest.raises(AssertionError, match="could not be settled"):
+    with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
 
 
@@ -123,7 +123,7 @@ def test_an_end_that_cannot_be_settled_has_the_cost_of_its_run(ledger: OneByOne,
         assert meter.total > 0
         assert session.cost == share * meter.total, "once"
 
-    with pytest.raises(AssertionError, match="could not be settled"):
+    with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
 
 

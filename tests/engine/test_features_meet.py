@@ -10,7 +10,7 @@ from engine.helpers import results_of, virtual_seconds
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
-from holdfast.domain.ids import RunId, is_helper_session
+from holdfast.domain.ids import RunId, is_subagent_session
 from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Brief, Prompt, Run
@@ -59,10 +59,10 @@ class Meeting:
     def requests(self) -> list[ModelRequest]:
         """Of the run itself, without those for its summary and of its sub-agent; the last ones of each step."""
         both = [*self.old.requests, *self.new.requests]
-        return [item for item in both if item.tools and not is_helper_session(item.session_id)]
+        return [item for item in both if item.tools and not is_subagent_session(item.session_id)]
 
     def _script(self, request: ModelRequest) -> Step:
-        if is_helper_session(request.session_id):
+        if is_subagent_session(request.session_id):
             return self._paid(Step((Say("the sub-agent was here"),), ORDINARY))
         if not request.tools:
             return self._paid(Step((Say("in short"),), ORDINARY))
@@ -126,7 +126,7 @@ class Meeting:
                 request: ModelRequest, stream: Callable[[ModelRequest], AsyncGenerator[StreamPart, None]] = stream
             ) -> AsyncGenerator[StreamPart, None]:
                 is_last = request.tools and len(self.requests) > 0 and not self.failures
-                if is_last and not is_helper_session(request.session_id):
+                if is_last and not is_subagent_session(request.session_id):
                     await self.last_gate()
                 async for part in stream(request):
                     yield part

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from engine.helpers import PATIENT, results_of, texts_of
-from holdfast.domain.errors import HelpersSession, StorageUnavailable
+from holdfast.domain.errors import StorageUnavailable, SubagentSession
 from holdfast.domain.events import RunCompleteEvent
-from holdfast.domain.ids import RunId, SessionId, helper_session, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, is_subagent_session, subagent_session
 from holdfast.domain.ledger import Admit, CancelSession
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
@@ -37,7 +37,7 @@ def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
     """Sends helpers, then says what they said; a helper plays its own step."""
 
     def script(request: ModelRequest) -> Step:
-        if is_helper_session(request.session_id):
+        if is_subagent_session(request.session_id):
             return helper
         if request.messages[-1].role == "tool":
             return Step((Say("they said: " + " and ".join(r.content for r in results_of(request.messages))),))
@@ -66,7 +66,7 @@ async def test_a_helper_answers_in_a_session_of_its_own() -> None:
     await world.quiet()
     assert world.end_of("r1").text == "they said: it is in a.py"
     answer = (await world.messages())[1]
-    child = helper_session(answer.id, answer.tool_calls[0].id)
+    child = subagent_session(answer.id, answer.tool_calls[0].id)
     assert await children(world) == [child]
     stored = await world.ledger.session(world.workspace.record.id, child)
     assert stored is not None
@@ -107,7 +107,7 @@ async def test_helpers_work_side_by_side_and_each_ends_once() -> None:
         return ToolOutcome("seen")
 
     def script(request: ModelRequest) -> Step:
-        if is_helper_session(request.session_id):
+        if is_subagent_session(request.session_id):
             return Step((Say("yes"),)) if request.messages[-1].role == "tool" else Step((Call("look"),))
         return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step((Call("agent"), Call("agent")))
 
@@ -204,7 +204,7 @@ async def test_a_helper_without_a_word_is_an_error_the_model_can_act_on() -> Non
     await world.prompt("find it", "r1")
     await world.quiet()
     (result,) = results_of(await world.messages())
-    assert (result.is_error, "without a word" in result.content) == (True, True)
+    assert (result.is_error, "without a text" in result.content) == (True, True)
     await world.close()
 
 
@@ -223,7 +223,7 @@ async def test_nobody_prompts_a_helper() -> None:
     await world.prompt("find it", "r1")
     await world.quiet()
     (child,) = await children(world)
-    with pytest.raises(HelpersSession):
+    with pytest.raises(SubagentSession):
         await world.prompt("you there?", session=child)
     await world.close()
 

@@ -6,7 +6,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.recovery import plan
+from holdfast.engine.recovery import plan_recovery
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
@@ -23,8 +23,10 @@ def run(name: str, **fields: object) -> Run:
 
 
 def outcomes(*runs: Run, hosts: dict[RunId, Run] | None = None) -> dict[str, str]:
-    decided = plan(runs, hosts or {})
-    return {item.run_id: outcome for item, outcome in decided.ends} | {item.run_id: "again" for item in decided.again}
+    decided = plan_recovery(runs, hosts or {})
+    return {item.run_id: outcome for item, outcome in decided.ends} | {
+        item.run_id: "again" for item in decided.requeued
+    }
 
 
 def test_the_plan_sentence_by_sentence() -> None:
@@ -53,8 +55,8 @@ def test_a_sub_agents_run_ends_with_its_parent() -> None:
 
 
 def test_what_had_not_started_keeps_its_order() -> None:
-    decided = plan([run("a", started_at=5), run("b"), run("c", cancel_requested=True), run("d")], {})
-    assert [item.run_id for item in decided.again] == ["b", "d"]
+    decided = plan_recovery([run("a", started_at=5), run("b"), run("c", cancel_requested=True), run("d")], {})
+    assert [item.run_id for item in decided.requeued] == ["b", "d"]
 
 
 async def crashed(ledger: MemoryLedger) -> tuple[World, GatedTool]:

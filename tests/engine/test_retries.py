@@ -12,7 +12,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.history import conversation, shortened, size_of
 from holdfast.engine.ports import Outlet
-from holdfast.engine.retries import RetryPolicy, wait_before_retry
+from holdfast.engine.retries import RetryPolicy, retry_delay
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.harness import FixedModels, Tape, World
@@ -32,24 +32,24 @@ def failing(trouble: Trouble, said: str = "", retry_after: float | None = None) 
 
 def test_waits_double_up_to_a_bound() -> None:
     policy = RetryPolicy(most=5, first=1.0, longest=6.0)
-    waits = [wait_before_retry(policy, ProviderError(trouble="busy"), failures) for failures in range(1, 7)]
+    waits = [retry_delay(policy, ProviderError(trouble="busy"), failures) for failures in range(1, 7)]
     assert waits == [1.0, 2.0, 4.0, 6.0, 6.0, None]
 
 
 @pytest.mark.parametrize("trouble", PASSING)
 def test_passing_troubles_are_worth_another_attempt(trouble: Trouble) -> None:
-    assert wait_before_retry(RetryPolicy(), ProviderError(trouble=trouble), 1) is not None
+    assert retry_delay(RetryPolicy(), ProviderError(trouble=trouble), 1) is not None
 
 
 @pytest.mark.parametrize("trouble", LASTING)
 def test_lasting_troubles_are_not(trouble: Trouble) -> None:
-    assert wait_before_retry(RetryPolicy(), ProviderError(trouble=trouble), 1) is None
+    assert retry_delay(RetryPolicy(), ProviderError(trouble=trouble), 1) is None
 
 
 @pytest.mark.parametrize(("asked", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
 def test_a_provider_may_say_how_long_to_wait(asked: float, wait: float | None) -> None:
     error = ProviderError(trouble="busy", retry_after=asked)
-    assert wait_before_retry(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
+    assert retry_delay(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
 
 
 # In a turn.

@@ -9,7 +9,7 @@ from engine.helpers import PLAIN, RUN, SESSION, called, ended, got, message, req
 from holdfast.domain.messages import Finish, Message, ReasoningPart
 from holdfast.domain.runs import Outcome
 from holdfast.engine.history import conversation
-from holdfast.engine.history_repair import RepairedTurn, TurnEnd, finish_for, settle
+from holdfast.engine.history_repair import RepairedTurn, TurnEnd, finish_for, repair
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.harness import counting_ids
@@ -73,10 +73,10 @@ def applied(messages: list[Message], settled: RepairedTurn) -> list[Message]:
 def test_what_is_left_is_whole(cut: str, ending: TurnEnd) -> None:
     """R7, C-05: only what is missing is written."""
     before = CUTS[cut]
-    settled = settle(author(), before, ending)
+    settled = repair(author(), before, ending)
     after = applied(before, settled)
     assert problems_of_session(after) == []
-    assert settle(author(), after, ending) == RepairedTurn(), "settled once is settled"
+    assert repair(author(), after, ending) == RepairedTurn(), "settled once is settled"
     assert not any(isinstance(part, ReasoningPart) and not part.data.finished_at for m in after for part in m.parts)
     untouched = [item for item in before if item.role != "assistant" or item.finish]
     assert [item for item in after if item in untouched] == untouched
@@ -87,7 +87,7 @@ def test_what_is_left_is_whole(cut: str, ending: TurnEnd) -> None:
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", [cut for cut in CUTS if cut not in ("everything done", "a summary done")])
 def test_the_last_answer_says_how_the_turn_ended(cut: str, ending: TurnEnd) -> None:
-    after = applied(CUTS[cut], settle(author(), CUTS[cut], ending))
+    after = applied(CUTS[cut], repair(author(), CUTS[cut], ending))
     last = [item for item in after if item.role == "assistant"][-1]
     assert last.finish == finish_for(ending, 9)
     assert last.finish.reason == REASONS[ending.outcome]
@@ -96,31 +96,31 @@ def test_the_last_answer_says_how_the_turn_ended(cut: str, ending: TurnEnd) -> N
 @pytest.mark.parametrize("cut", ["no answer yet", "nothing", "after a step", "a folded prompt last"])
 def test_a_cut_before_the_answer_leaves_an_answer_that_says_nothing_else(cut: str) -> None:
     """C-05, C-38: the user's message is not written again."""
-    (last,) = settle(author(), CUTS[cut], TurnEnd("cancelled")).put
+    (last,) = repair(author(), CUTS[cut], TurnEnd("cancelled")).put
     assert last.role == "assistant"
     assert [type(part).__name__ for part in last.parts] == ["FinishPart"]
     assert (last.session_id, last.run_id, last.created_at) == (SESSION, RUN, 9)
 
 
 def test_what_was_said_stays() -> None:
-    (closed,) = settle(author(), CUTS["closed reasoning and text"], TurnEnd("cancelled")).put
+    (closed,) = repair(author(), CUTS["closed reasoning and text"], TurnEnd("cancelled")).put
     assert closed.id == "a1"
     assert closed.parts[:2] == (thought("hm", finished_at=7), said("x"))
 
 
 def test_open_reasoning_is_closed_now() -> None:
-    (closed,) = settle(author(), CUTS["open reasoning"], TurnEnd("cancelled")).put
+    (closed,) = repair(author(), CUTS["open reasoning"], TurnEnd("cancelled")).put
     assert closed.parts[0] == thought("hm", finished_at=9)
 
 
 def test_an_open_call_is_closed_with_empty_arguments() -> None:
-    closed, first, second = settle(author(), CUTS["a complete call and an open one"], TurnEnd("cancelled")).put
+    closed, first, second = repair(author(), CUTS["a complete call and an open one"], TurnEnd("cancelled")).put
     assert closed.parts[:2] == (called("c1", '{"a":1}'), called("c2", "{}"))
     assert [item.tool_results[0].tool_call_id for item in (first, second)] == ["c1", "c2"]
 
 
 def test_each_call_gets_exactly_one_result() -> None:
-    put = settle(author(), CUTS["some results"], TurnEnd("cancelled")).put
+    put = repair(author(), CUTS["some results"], TurnEnd("cancelled")).put
     results = [given for item in put for given in item.tool_results]
     assert [given.tool_call_id for given in results] == ["c1", "c3"]
     assert all(given.is_error and given.name == "tool" for given in results)
@@ -130,7 +130,7 @@ def test_each_call_gets_exactly_one_result() -> None:
 def test_the_model_learns_why_a_call_has_no_result() -> None:
     texts = set()
     for ending in ENDINGS:
-        put = settle(author(), CUTS["complete calls without results"], ending).put
+        put = repair(author(), CUTS["complete calls without results"], ending).put
         texts.add(put[1].tool_results[0].content)
     assert len(texts) == 3
 
@@ -138,7 +138,7 @@ def test_the_model_learns_why_a_call_has_no_result() -> None:
 @pytest.mark.parametrize(("outcome", "is_kept"), [("cancelled", False), ("interrupted", False), ("failed", True)])
 def test_half_a_summary_is_kept_only_to_tell_an_error(outcome: Outcome, is_kept: bool) -> None:
     """C-44 in part: a cancelled summary leaves no message."""
-    settled = settle(author(), CUTS["a summary open"], TurnEnd(outcome, "Oh", "It broke."))
+    settled = repair(author(), CUTS["a summary open"], TurnEnd(outcome, "Oh", "It broke."))
     assert settled.delete == (() if is_kept else ("a1",))
     after = applied(CUTS["a summary open"], settled)
     assert any(item.is_summary_message for item in after) == is_kept
@@ -146,7 +146,7 @@ def test_half_a_summary_is_kept_only_to_tell_an_error(outcome: Outcome, is_kept:
 
 def test_a_finished_turn_needs_nothing() -> None:
     for ending in ENDINGS:
-        assert settle(author(), CUTS["everything done"], ending) == RepairedTurn()
+        assert repair(author(), CUTS["everything done"], ending) == RepairedTurn()
 
 
 def test_finish_texts() -> None:
@@ -178,7 +178,7 @@ def _turns(draw: st.DrawFn) -> list[Message]:
 @settings(deadline=None)
 @given(_turns(), st.sampled_from(ENDINGS))
 def test_any_cut_is_settled(turn: list[Message], ending: TurnEnd) -> None:
-    after = applied(turn, settle(author(), turn, ending))
+    after = applied(turn, repair(author(), turn, ending))
     assert problems_of_session(after) == []
-    assert settle(author(), after, ending) == RepairedTurn()
+    assert repair(author(), after, ending) == RepairedTurn()
     assert problems_of_request(request_of(conversation((*after, message("user", said("next"))), PLAIN))) == []

@@ -199,7 +199,7 @@ async def test_idle_sessions_cost_nothing() -> None:
         await world.prompt("x", f"r{number}", session=session.id)
         await engine.wait_until_idle(session.id)
     await settle_down()
-    for name in ("_lanes", "_active", "_outboxes", "_folds", "_quiet", "_ends", "_tasks", "_writing"):
+    for name in ("_lanes", "_active", "_outboxes", "_folds", "_idle_waiters", "_ends", "_tasks", "_writing"):
         assert len(getattr(engine, name)) == 0, name
 
 

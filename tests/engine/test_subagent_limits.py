@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engine.helpers import PATIENT, results_of
-from holdfast.domain.ids import is_helper_session
+from holdfast.domain.ids import is_subagent_session
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
@@ -41,7 +41,7 @@ class _Family:
         if last.role == "tool":
             self.refusals += [result.content for result in results_of(request.messages) if result.is_error]
             return Step((Say("done"),))
-        if not is_helper_session(request.session_id):
+        if not is_subagent_session(request.session_id):
             return Step(tuple(_call(NESTED if self.nested else "look") for _ in range(self.own)))
         if NESTED in text_of(last):
             return Step(tuple(_call("look") for _ in range(self.nested)))
@@ -65,15 +65,15 @@ async def refusals(family: _Family, **limits: int) -> list[str]:
 
 @pytest.mark.parametrize(("limit", "refused"), [(1, 2), (2, 1), (3, 0), (4, 0)])
 async def test_the_number_of_sub_agents_at_once_is_exact(limit: int, refused: int) -> None:
-    found = await refusals(_Family(3, 0), helpers=limit, helper_depth=1)
+    found = await refusals(_Family(3, 0), max_subagents=limit, subagent_depth=1)
     assert len(found) == refused
-    assert all(f"{limit} helpers under way" in text for text in found)
+    assert all(f"{limit} sub-agents are running" in text for text in found)
 
 
 @pytest.mark.parametrize(("limit", "refused"), [(2, 1), (3, 0)])
 async def test_sub_agents_of_sub_agents_count_for_the_run_above_all_of_them(limit: int, refused: int) -> None:
-    assert len(await refusals(_Family(1, 2), helpers=limit, helper_depth=2)) == refused
+    assert len(await refusals(_Family(1, 2), max_subagents=limit, subagent_depth=2)) == refused
 
 
 async def test_a_depth_of_two_lets_sub_agents_send_sub_agents() -> None:
-    assert await refusals(_Family(1, 1), helpers=9, helper_depth=2) == []
+    assert await refusals(_Family(1, 1), max_subagents=9, subagent_depth=2) == []

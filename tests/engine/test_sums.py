@@ -8,7 +8,7 @@ import pytest
 
 from engine.helpers import answering, virtual_seconds
 from engine.metered import Meter, MeteredModel, Part, Script, Wait, broken, said, used
-from holdfast.domain.ids import RunId, SessionId, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.models import ModelRequest, UsagePart
 from holdfast.domain.runs import Prompt
@@ -61,7 +61,7 @@ async def check(world: World, meter: Meter) -> None:
         payer = spent_in
         while payer:
             due[payer] += cost
-            payer = above[payer] if is_helper_session(payer) else SessionId("")
+            payer = above[payer] if is_subagent_session(payer) else SessionId("")
     assert {item.id: pytest.approx(item.cost) for item in sessions} == due
 
 
@@ -254,7 +254,7 @@ def test_a_limit_of_cost_counts_all_that_was_reported(source: str, is_reached: b
         await world.quiet()
         end = world.end_of("r1")
         if is_reached:
-            assert (end.outcome, end.error) == ("failed", f"limit: the run cost ${limit:.2f}, as much as it may.")
+            assert (end.outcome, end.error) == ("failed", f"limit: the run cost ${limit:.2f}, which is its limit.")
         else:
             assert (end.outcome, end.text) == ("completed", "answer 7")
         assert len(model.requests) == len(answers) + (not is_reached)

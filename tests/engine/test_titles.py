@@ -11,7 +11,7 @@ from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
-from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, make_title
+from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import FixedModels, World
@@ -72,7 +72,7 @@ def test_the_prompt_is_cut_where_there_is_no_title() -> None:
 
 async def test_a_title_is_asked_for_briefly() -> None:
     small = ScriptedModel([Step((Think("hm"), Say("A boat")))])
-    assert await make_title(small, message("user").session_id, message("user", said(LONG)), print) == "A boat"
+    assert await generate_title(small, message("user").session_id, message("user", said(LONG)), print) == "A boat"
     (request,) = small.requests
     assert (request.system, request.tools, request.max_output_tokens) == (text("title.md"), (), 40)
     assert request.messages[0].parts == (said(LONG),)
@@ -82,7 +82,7 @@ async def test_a_title_is_asked_for_briefly() -> None:
 @pytest.mark.parametrize("step", [Step((Say("A bo"),), finish="length"), Step((Say("A"), Fail(hangs_up=True)))])
 async def test_a_title_that_was_cut_off_is_none(step: Step) -> None:
     with pytest.raises(ProviderError):
-        await make_title(ScriptedModel([step]), message("user").session_id, message("user", said("x")), print)
+        await generate_title(ScriptedModel([step]), message("user").session_id, message("user", said("x")), print)
 
 
 async def test_the_small_model_names_the_session() -> None:

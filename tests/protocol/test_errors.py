@@ -34,7 +34,7 @@ STATUSES: dict[str, int] = {
     "WorkspaceClosing": 409,
     "RunIdTaken": 409,
     "RunFolded": 409,
-    "HelpersSession": 409,
+    "SubagentSession": 409,
     "NotWaiting": 409,
     "StorageError": 503,
     "StorageUnavailable": 503,

@@ -134,7 +134,7 @@ async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(place: Plac
     server.breaks = set()
     workspace = await server.open_workspace(place.projects[0], unattended=True)
     assert server.open == [str(place.projects[0])]
-    for run in workspace.recovered.again:
+    for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
     await server.close()
     assert server.open == []
@@ -201,7 +201,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> N
         await first
     server.answers.open()
     workspace = await second
-    for run in workspace.recovered.again:
+    for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
     assert len(server.open) == 1
     await server.close()

@@ -89,7 +89,7 @@ async def current_settings(place: Place) -> None:
     now = place.parts.current_settings
     assert now is not None
     found = now()
-    assert (found.limits.steps, found.helpers, found.grace) == (7, 3, 9.0), "the files', and those of the server"
+    assert (found.limits.steps, found.max_subagents, found.grace) == (7, 3, 9.0), "the files', and those of the server"
     assert now() is found, "made when they change"
     place.services.config_store.set(1, "options.max_steps", 8)
     place.services.configuration.current()

@@ -305,7 +305,7 @@ async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is(
         items = await one.end(run)
         assert notices(items)[-1].withdrawn
         (result,) = await one.results(session)
-        assert "Nobody was there" in result.content
+        assert "not answered in time" in result.content
         assert one.ran == []
 
 

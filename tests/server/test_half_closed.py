@@ -92,13 +92,13 @@ async def test_a_stream_goes_on_for_who_only_reads(kind: str, since: str) -> Non
 def left(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when a reader has left, as far as the server knows. A heartbeat would find out, too; there is none here."""
     event = asyncio.Event()
-    reader_left = Approvals.reader_left
+    client_detached = Approvals.client_detached
 
     def tell(asks: Approvals) -> None:
-        reader_left(asks)
+        client_detached(asks)
         event.set()
 
-    monkeypatch.setattr(Approvals, "reader_left", tell)
+    monkeypatch.setattr(Approvals, "client_detached", tell)
     monkeypatch.setattr("holdfast.server.streams.event_stream.HEARTBEAT_SECONDS", LONG)
     return event
 

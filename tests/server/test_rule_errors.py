@@ -186,7 +186,7 @@ async def test_a_deny_rule_that_cannot_be_read_is_reported_and_fails_safe() -> N
             attempt.write(text, name)
             ran, result = await attempt.touch()
             assert not ran, text
-            assert "nobody can be asked" in result, text
+            assert "this run cannot request" in result, text
             assert f"{name}:" in result, text
             problems = await attempt.problems()
             assert problems, text

@@ -9,7 +9,6 @@ the change destroyed them.
 import asyncio
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import apsw
 
+from forked_process import forkserver_context
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk
@@ -32,8 +32,6 @@ Form = Callable[[Path], None]
 DATABASE, WAL = "holdfast.db", "holdfast.db-wal"
 _LINK = "link_changed"
 _COVERED = "covered"
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["trials.replaced_data_directory"])
 
 
 def move(data: Path) -> None:
@@ -131,8 +129,8 @@ def try_detach(seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-detach-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         data = data_dir_for(form, root)
-        mine, theirs = _context.Pipe()
-        server = _context.Process(target=_serve, args=(data, theirs, form == _COVERED), name="server")
+        mine, theirs = forkserver_context().Pipe()
+        server = forkserver_context().Process(target=_serve, args=(data, theirs, form == _COVERED), name="server")
         server.start()
         theirs.close()
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
-from holdfast.engine.system_prompt import git_note, helper_instructions, system_prompt
+from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt
 from holdfast.workspace.git.status_scan import Scan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions, find_context_sources, read_context_files
 
@@ -179,7 +179,7 @@ def test_changes_and_commits_are_told() -> None:
 
 
 def test_a_helper_is_told_where_it_is_and_not_to_change_anything() -> None:
-    told = helper_instructions(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
+    told = subagent_prompt(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
     assert "/p" in told
     assert "not in a git repository" in told
     assert "commit often" not in told

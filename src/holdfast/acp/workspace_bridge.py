@@ -30,7 +30,7 @@ from holdfast.domain.events import (
     SessionEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_subagent_session
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -273,7 +273,7 @@ class WorkspaceBridge:
         if narrator is not None:
             if number > self._numbers.get(message.session_id, 0):
                 self.tell(message.session_id, narrator.message(message))
-        elif is_helper_session(message.session_id) and (owner := self.narrator(message.session_id)) is not None:
+        elif is_subagent_session(message.session_id) and (owner := self.narrator(message.session_id)) is not None:
             call = ToolCallId(message.session_id.rpartition("$$")[2])
             self.tell(owner.session, owner.helper(call, message))
 

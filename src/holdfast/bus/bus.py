@@ -1,9 +1,7 @@
 """The event bus of one workspace.
 
-Theory of operation. Publishing appends to a backlog that all readers share and wakes the readers that wait. It
-is
-synchronous, never blocks, and holds no reference to a reader that is not waiting, so a slow or abandoned
-subscriber
+Theory of operation. Publishing appends to a backlog that all readers share and wakes the readers that wait. It is
+synchronous, never blocks, and holds no reference to a reader that is not waiting, so a slow or abandoned subscriber
 costs the publisher nothing.
 
 A subscription passes through three phases:
@@ -12,23 +10,17 @@ A subscription passes through three phases:
 * replay: read pages of the log up to the target, the newest number at the time of subscribing;
 * live: take frames from the backlog.
 
-The position in the backlog is set together with the target, without an await in between: the log provides the
-events
-up to the target and the backlog those after it, so no event is sent twice and none is missed. If the backlog
-drops
-frames during the replay, the reader sets a new target and continues with the log.
+The position in the backlog is set together with the target, without an await in between: the log provides the events up
+to the target and the backlog those after it, so no event is sent twice and none is missed. If the backlog drops frames
+during the replay, the reader sets a new target and continues with the log.
 
-Live deltas are not in the log. A reader that enters the live phase, or that missed deltas, first receives each
-open
-part in full. Therefore deltas are not buffered without readers, and the backlog is cleared as soon as every
-reader
-has all of it.
+Live deltas are not in the log. A reader that enters the live phase, or that missed deltas, first receives each open
+part in full. Therefore deltas are not buffered without readers, and the backlog is cleared as soon as every reader has
+all of it.
 
-A reader that falls behind by more than `SlowReaderPolicy` permits while it is not waiting gets `ReaderCut`,
-with
-the number since which it can subscribe again. A reader that was waiting when a burst exceeded the backlog was
-not
-slow; it rejoins through the log.
+A reader that falls behind by more than `SlowReaderPolicy` permits while it is not waiting gets `ReaderCut`, with the
+number since which it can subscribe again. A reader that was waiting when a burst exceeded the backlog was not slow; it
+rejoins through the log.
 """
 
 import asyncio
@@ -110,8 +102,8 @@ class Bus:
         self._wake()
 
     def publish_live(self, event: LiveEvent) -> None:
-        """Publish a live event to current subscribers. It is not buffered when there are none: late subscribers
-        receive each open part in full.
+        """Publish a live event to current subscribers. It is not buffered when there are none: late subscribers receive
+        each open part in full.
         """
         self._whole = None
         if self._readers and not self._is_closed:
@@ -119,8 +111,8 @@ class Bus:
             self._wake()
 
     def subscribe(self, since: int | None, *, merge: bool = True) -> "Subscription":
-        """Return a subscription to all events after the number `since`; 0 is everything stored, None only new
-        events.
+        """Return a subscription to all events after the number `since`: 0 for all stored ones, None for new ones
+        only.
         """
         return Subscription(self, since, merge=merge)
 
@@ -152,8 +144,7 @@ class Bus:
 class Subscription:
     """One reader of the bus. It belongs to one task; a cancelled `take` loses nothing.
 
-    The bus holds no reference to a subscription, only the future of a waiting one, so dropping the subscription
-    is
+    The bus holds no reference to a subscription, only the future of a waiting one, so dropping the subscription is
     enough. `close` also ends a waiting `take`.
     """
 
@@ -177,11 +168,9 @@ class Subscription:
         return self._reader.cursor
 
     async def take(self, limit: int = _AT_ONCE) -> list[Frame]:
-        """Return the next frames, at least one, and wait for them; an empty list when the subscription has
-        ended.
+        """Return the next frames, at least one, and wait for them; an empty list when the subscription has ended.
 
-        Returns about `limit` frames; open parts are added to them. Raises `ReaderCut` when the reader was too
-        slow, and
+        Returns about `limit` frames; open parts are added to them. Raises `ReaderCut` when the reader was too slow, and
         the errors of the log.
         """
         bus, reader = self._bus, self._reader

@@ -12,7 +12,7 @@ HoldfastError
 │   ├── WorkspaceClosing
 │   ├── RunIdTaken
 │   ├── RunFolded
-│   ├── HelpersSession
+│   ├── SubagentSession
 │   └── NotWaiting
 ├── StorageError
 │   ├── StorageUnavailable     nothing was written
@@ -39,7 +39,6 @@ __all__ = [
     "DatabaseDamaged",
     "DatabaseTooNew",
     "EmptyPrompt",
-    "HelpersSession",
     "HoldfastError",
     "InvalidRunId",
     "NotFound",
@@ -54,6 +53,7 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "StorageUnknown",
+    "SubagentSession",
     "ToolError",
     "Trouble",
     "UnknownRun",
@@ -132,7 +132,7 @@ class RunFolded(Conflict):
         self.host = host
 
 
-class HelpersSession(Conflict):
+class SubagentSession(Conflict):
     """This session belongs to a helper and takes no prompts: send them to the session above it."""
 
 

@@ -9,9 +9,9 @@ __all__ = [
     "SessionId",
     "ToolCallId",
     "WorkspaceId",
-    "helper_session",
-    "is_helper_session",
+    "is_subagent_session",
     "is_valid_run_id",
+    "subagent_session",
 ]
 
 WorkspaceId = NewType("WorkspaceId", str)
@@ -29,11 +29,11 @@ def is_valid_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
 
-def helper_session(message: MessageId, call: ToolCallId) -> SessionId:
+def subagent_session(message: MessageId, call: ToolCallId) -> SessionId:
     """Return the id of a sub-agent's session. It contains the call that started it, for display in clients."""
     return SessionId(f"{message}{_SENT_BY}{call}")
 
 
-def is_helper_session(session: SessionId) -> bool:
+def is_subagent_session(session: SessionId) -> bool:
     """Return True if the session belongs to a sub-agent."""
     return _SENT_BY in session

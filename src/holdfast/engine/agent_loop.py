@@ -1,8 +1,8 @@
-"""Drive one run, step after step: ask the model, run the tools it asked for, ask again.
+"""The agent loop: call the model, run its tool calls, repeat.
 
-A step is one provider request with its tools. Before each of them lies a step boundary, where prompts that
-steer are folded in. The loop ends when the model has nothing more to do, when a tool stops the turn, or when
-it runs in circles. Everything it says goes through the turn.
+A step is one provider request with the tool calls in its response. Each step begins with a step boundary, where
+steering prompts are folded into the turn. The loop ends when a response has no tool calls, when a tool stops the turn,
+or when the model repeats itself. All output is recorded and published by the turn.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ from holdfast.engine.compaction import continuation_note, is_nearly_full, summar
 from holdfast.engine.history import conversation, size_of
 from holdfast.engine.model_call import ModelCall
 from holdfast.engine.ports import Model, Tools
-from holdfast.engine.prompt_hooks import hear_folded
+from holdfast.engine.prompt_hooks import apply_hooks_to_folded
 from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.engine.run_context import RunContext
-from holdfast.engine.system_prompt import git_note, helper_instructions, system_prompt
-from holdfast.engine.tool_calls import NOT_RUN, answer_without_running, run_calls
+from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt
+from holdfast.engine.tool_calls import NOT_RUN, reject_calls, run_calls
 from holdfast.engine.turn import Turn
 
-__all__ = ["WINDOW", "LimitReached", "RunFault", "drive", "drive_summary", "is_repeating", "signature"]
+__all__ = ["WINDOW", "LimitReached", "RunFault", "is_repeating", "run_summary_turn", "run_turn", "signature"]
 
 
-# Notice a model that asks for the same thing over and over. Pure.
+# Loop detection. Pure.
 
 WINDOW = 10
-"""How many of the last steps are looked at; with fewer, nothing is said."""
+"""Number of last steps that are compared. A shorter run is never considered repeating."""
 
-_TOLERATED = 5
+_MAX_REPEATS = 5
 
 
 def signature(assistant: Message, results: Sequence[Message]) -> bytes | None:
-    """What a step asked for and what it got, as a digest; None for a step without tool calls."""
+    """Return a digest of the tool calls of a step and their results; None for a step without tool calls."""
     if not assistant.tool_calls:
         return None
     answers = {result.tool_call_id: result.content for message in results for result in message.tool_results}
@@ -56,14 +56,14 @@ def signature(assistant: Message, results: Sequence[Message]) -> bytes | None:
 
 
 def is_repeating(signatures: Sequence[bytes | None]) -> bool:
-    """True if one of the last steps happened more often than is sensible."""
+    """Return whether the same step occurs more than `_MAX_REPEATS` times among the last steps."""
     if len(signatures) < WINDOW:
         return False
     counts = Counter(item for item in signatures[-WINDOW:] if item is not None)
-    return any(count > _TOLERATED for count in counts.values())
+    return any(count > _MAX_REPEATS for count in counts.values())
 
 
-# Drive one run, step after step: ask the model, run the tools it asked for, ask again.
+# The loop.
 
 _REASONS: dict[StepFinish, FinishReason] = {
     "stop": "end_turn",
@@ -75,42 +75,44 @@ _REASONS: dict[StepFinish, FinishReason] = {
 
 
 _TOO_LONG = (
-    "The conversation is longer than the model takes: {} "
+    "The conversation exceeds the context window of the model: {} "
     "Shorten the prompt, start a new session, or choose a model with a larger context."
 )
 
 
 class LimitReached(HoldfastError):
-    """The run used up what it may use."""
+    """The run reached its limit of steps, minutes or cost."""
 
 
 class RunFault(HoldfastError):
-    """Something that the run started is out of control."""
+    """The run must not complete because a process that it started cannot be controlled any more."""
 
 
-async def drive(
+async def run_turn(
     turn: Turn, run_context: RunContext, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]
 ) -> None:
-    """The turn of a prompt. `boundary` is asked before every provider request, and what it answers is awaited."""
+    """Run the turn of a prompt. `boundary` is called before every provider request; if it returns an awaitable, folded
+    prompts are being stored, and the request waits for it.
+    """
     loop = await _loop_for(turn, run_context, briefing)
     while True:
         if (folds := boundary()) is not None:
-            # Whoever is folded in comes after the prompt that began the turn.
+            # Folded prompts are stored after the prompt that started the turn.
             await turn.start()
             before = len(turn.messages)
             await folds
-            await hear_folded(turn, run_context, turn.messages[before:])
-        turn.take_later()
+            await apply_hooks_to_folded(turn, run_context, turn.messages[before:])
+        turn.add_queued_messages()
         _check_limits(turn, run_context)
         if not await loop.step():
             return
 
 
-async def drive_summary(turn: Turn, run_context: RunContext, briefing: Briefing) -> None:
-    """The turn of a summary asked for by hand. An empty conversation needs none."""
+async def run_summary_turn(turn: Turn, run_context: RunContext, briefing: Briefing) -> None:
+    """Run the turn of a manual summary. An empty conversation is left unchanged."""
     if briefing.messages:
-        asking = ModelCall(turn, run_context, await run_context.models.large())
-        await summarize(turn, asking, briefing.session, briefing.messages)
+        model_call = ModelCall(turn, run_context, await run_context.models.large())
+        await summarize(turn, model_call, briefing.session, briefing.messages)
 
 
 async def _loop_for(turn: Turn, run_context: RunContext, briefing: Briefing) -> "_Loop":
@@ -125,27 +127,27 @@ async def _loop_for(turn: Turn, run_context: RunContext, briefing: Briefing) -> 
         loop = _Loop(turn, run_context, model, briefing, system_prompt(place), run_context.tools)
         loop.trouble = trouble
         return loop
-    system = helper_instructions(place, subagent_type.text, subagent_type.prompt)
-    # What is wrong with its model is told by the call that sent it.
+    system = subagent_prompt(place, subagent_type.text, subagent_type.prompt)
+    # The tool call that started the sub-agent reports an unusable model.
     model, _ = await run_context.model(subagent_type.model)
     return _Loop(turn, run_context, model, briefing, system, subagent_type.tools)
 
 
 class _Loop:
-    """What lasts from step to step."""
+    """State that is kept from step to step."""
 
     def __init__(
         self, turn: Turn, run_context: RunContext, model: Model, briefing: Briefing, system: str, tools: Tools
     ) -> None:
         self._turn = turn
         self._run_context = run_context
-        self._asking = ModelCall(turn, run_context, model)
+        self._model_call = ModelCall(turn, run_context, model)
         self._session = briefing.session
         self._earlier = briefing.messages
-        turn.follows(briefing.messages)
+        turn.reserve_call_ids(briefing.messages)
         self._note = ""
         self.trouble = ""
-        """Why it is not the model that was wanted, until that was told."""
+        """Why another model than the selected one is used; empty once it is published."""
         self._system = system
         self._tools = tools
         self._signatures: list[bytes | None] = []
@@ -153,84 +155,90 @@ class _Loop:
 
     @property
     def _info(self) -> ModelInfo:
-        return self._asking.model.info
+        return self._model_call.model.info
 
     @property
     def _history(self) -> list[Message]:
         return [*self._earlier, *self._turn.messages]
 
-    def _tell_trouble(self) -> None:
-        """Beside an answer that is still empty: screens show it until there is something else to show."""
+    def _publish_fallback(self) -> None:
+        """Publish why another model is used, once, while the response is still empty: screens show it until text
+        arrives.
+        """
         if self.trouble:
             run = self._turn.run
-            self._turn.tell(AgentNotice("fallback", error=self.trouble, run_id=run.run_id, session_id=run.session_id))
+            self._turn.notify(AgentNotice("fallback", error=self.trouble, run_id=run.run_id, session_id=run.session_id))
             self.trouble = ""
 
-    def _offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        """Where nobody is there, none that asks. A model that knows it from before is told why when it calls it."""
+    def _available_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Return the tools to offer. Non-interactive runs are offered none that requests input; if the model calls one
+        that it knows from earlier turns, the result explains why it cannot be used.
+        """
         if self._turn.run.interactive:
             return tools
         return [tool for tool in tools if tool.spec.name not in ASKS_PEOPLE]
 
     async def step(self) -> bool:
-        """One provider request and its tools. True if the model is to be asked again."""
+        """Make one provider request and run its tool calls. Return whether another step follows."""
         tools = await self._tools.current()
-        request = self._request(self._offered(tools))
+        request = self._request(self._available_tools(tools))
         await self._turn.begin_step(self._info)
-        self._tell_trouble()
+        self._publish_fallback()
         try:
-            assembly = await self._asking.answer(request)
+            assembly = await self._model_call.answer(request)
         except ProviderError as error:
             await self._make_room(error)
             return True
         before = len(self._turn.messages)
-        goes_on, reason = await self._act(assembly, tools)
+        continues, reason = await self._run_tool_calls(assembly, tools)
         if fault := self._run_context.completion_error(self._turn.run.run_id):
             raise RunFault(fault)
         results = self._turn.messages[before:]
         answer = assembly.message()
         self._signatures.append(signature(answer, results))
-        goes_on = goes_on and not is_repeating(self._signatures)
+        continues = continues and not is_repeating(self._signatures)
         usage = _usage(assembly, request, answer)
         finish, patch = Finish(reason, self._turn.now_ms() // 1000), PatchSession(self._patch(assembly, usage))
-        if not goes_on and not self._is_nearly_full(usage):
-            self._turn.leave(finish, patch)
+        if not continues and not self._is_nearly_full(usage):
+            self._turn.finish_last_step(finish, patch)
             return False
         await self._turn.finish_step(finish, patch)
         if self._is_nearly_full(usage):
             await self._compact()
-        return goes_on
+        return continues
 
     def _request(self, tools: Sequence[Tool]) -> ModelRequest:
         info = self._info
         summary = self._session.summary_message_id or None
-        messages = conversation(self._history, info, summary=summary, note=self._note, beside=self._beside())
+        messages = conversation(self._history, info, summary=summary, note=self._note, beside=self._git_notes())
         specs = tuple(tool.spec for tool in tools)
         return ModelRequest(self._session.id, self._system, messages, specs, info.max_output_tokens)
 
-    def _beside(self) -> dict[MessageId, str]:
-        """The state of the work tree, always with the same message of the user: a cached prefix stays valid."""
+    def _git_notes(self) -> dict[MessageId, str]:
+        """Return the state of the work tree by the user message that it is sent with. A state stays with its message,
+        so that the prefix cached by the provider stays valid.
+        """
         newest = next((item for item in reversed(self._history) if item.role == "user"), None)
         if newest is None or self._run_context.context_loader is None:
             return {}
         changes = self._run_context.context_loader.git_changes(self._session.id, newest.id)
         return {message: git_note(found) for message, found in changes.items()}
 
-    async def _act(self, assembly: ResponseBuilder, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
-        """Run the tools that were asked for. Whether to go on, and the reason to store."""
+    async def _run_tool_calls(self, assembly: ResponseBuilder, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
+        """Run the tool calls of a response. Return whether another step follows, and the finish reason to store."""
         reason = _REASONS[assembly.finish or "other"]
         if not assembly.message().tool_calls:
             return False, reason
-        message = await self._turn.put_open()
+        message = await self._turn.store_open_message()
         if assembly.finish in ("length", "content_filter"):
-            await answer_without_running(self._turn, message, NOT_RUN)
+            await reject_calls(self._turn, message, NOT_RUN)
             return False, reason
         if await run_calls(self._turn, self._run_context, message, tools):
             return False, "end_turn"
         return True, "tool_use"
 
     def _patch(self, assembly: ResponseBuilder, usage: Usage) -> SessionPatch:
-        """Token counts are replaced: they tell the size of the context now. The turn adds the cost."""
+        """Return the patch of the session. Token counts are the current size of the context; the turn adds the cost."""
         return SessionPatch(
             self._session.id,
             self._turn.now_ms() // 1000,
@@ -244,7 +252,7 @@ class _Loop:
         return self._run_context.settings.auto_summarize and is_nearly_full(self._info.context_window, used)
 
     async def _make_room(self, error: ProviderError) -> None:
-        """The provider says the conversation is too long: summarise it, once. Raises any other error again."""
+        """Summarise a conversation that exceeds the context window, once. Reraises every other error."""
         if error.trouble != "overflow":
             raise error
         has_answers = any(message.role == "assistant" for message in self._history)
@@ -255,7 +263,7 @@ class _Loop:
         await self._compact()
 
     async def _compact(self) -> None:
-        summary = await summarize(self._turn, self._asking, self._session, self._history)
+        summary = await summarize(self._turn, self._model_call, self._session, self._history)
         self._session = msgspec.structs.replace(self._session, summary_message_id=summary.id)
         brief = self._turn.brief
         self._note = continuation_note(brief.text if brief is not None else self._turn.run.prompt)
@@ -273,8 +281,8 @@ def _usage(assembly: ResponseBuilder, request: ModelRequest, answer: Message) ->
 def _check_limits(turn: Turn, run_context: RunContext) -> None:
     limits = run_context.settings.limits
     if limits.steps and turn.step >= limits.steps:
-        raise LimitReached(f"limit: the run made {turn.step} steps, as many as it may.")
+        raise LimitReached(f"limit: the run made {turn.step} steps, which is its limit.")
     if limits.minutes and turn.minutes >= limits.minutes:
-        raise LimitReached(f"limit: the run took {turn.minutes:.0f} minutes, as many as it may.")
+        raise LimitReached(f"limit: the run took {turn.minutes:.0f} minutes, which is its limit.")
     if limits.cost and turn.cost >= limits.cost:
-        raise LimitReached(f"limit: the run cost ${turn.cost:.2f}, as much as it may.")
+        raise LimitReached(f"limit: the run cost ${turn.cost:.2f}, which is its limit.")

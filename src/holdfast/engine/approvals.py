@@ -1,10 +1,10 @@
-"""What waits for a person: permissions of tools, and questions of the model. One of these serves one workspace.
+"""Approvals: permission requests of tools and questions of the model, answered by people.
 
-An ask is stored and numbered before anybody sees it, and belongs to one tool call. Its answer is a numbered input like
-a prompt: it takes effect when it is stored, and the first stored one wins; later ones find nothing. Until then the ask
-is open, and it stays open if the store cannot write. When the call ends in another way, cancelled with its run or out
-of time, the ask is withdrawn, and that is on its way to the log before the run's end is. Nothing here makes one
-session wait for another.
+A request belongs to one tool call and is stored and numbered before it is shown. Its answer is a numbered input like a
+prompt: it takes effect when it is stored, and the first stored answer wins; later ones find no open request. The
+request stays open if the answer cannot be stored. When the call ends without an answer, because it was cancelled with
+its run or timed out, the request is withdrawn, and the withdrawal is put to the recorder before the run's end. No
+session waits for another.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ __all__ = [
     "Judge",
     "Subject",
     "check_answers",
-    "cleaned",
+    "clean_text",
     "find_batch",
     "permission_notice",
     "question_notice",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# Requests for permission and questions: subject, checks of answers, notifications. Pure.
+# Subjects of requests, checks of answers, notifications. Pure.
 
 T = TypeVar("T")
 Subject: TypeAlias = tuple[str, ...]
@@ -63,7 +63,7 @@ Subject: TypeAlias = tuple[str, ...]
 def find_batch(
     batches: Sequence[QuestionRequest], batch: str, answers: Mapping[str, QuestionAnswer]
 ) -> QuestionRequest | None:
-    """The open batch that is meant. None if there is none, or the answers are not all for it."""
+    """Return the open batch with that id or with these questions. None if no batch contains all answered questions."""
     for request in batches:
         ids = {question.id for question in request.questions}
         if (batch == request.id or (not batch and answers)) and answers.keys() <= ids:
@@ -72,7 +72,7 @@ def find_batch(
 
 
 def check_answers(batch: QuestionRequest, answers: Mapping[str, QuestionAnswer]) -> None:
-    """Raises `BadRequest` for an answer that does not fit its question."""
+    """Raise `BadRequest` for an answer that does not fit its question."""
     for question in batch.questions:
         if (answer := answers.get(question.id)) is not None:
             _check(question, answer)
@@ -92,7 +92,9 @@ def _check(question: Question, answer: QuestionAnswer) -> None:
 
 
 def subject_of(permit: Permit) -> Subject:
-    """What was shown, and nothing wider: the very line, the very file, the very address, or all parameters."""
+    """Return what a grant for the session covers: exactly the command, file or URL that was shown, or all
+    parameters.
+    """
     params = permit.params
     if permit.command:
         what = permit.command
@@ -107,8 +109,8 @@ def subject_of(permit: Permit) -> Subject:
     return (permit.tool, permit.action, permit.path, what)
 
 
-def cleaned(thing: T) -> T:
-    """The same with text that can be encoded: what a model or a client sends may hold half characters."""
+def clean_text(thing: T) -> T:
+    """Replace unpaired surrogates, which a model or a client may send and UTF-8 cannot encode."""
     plain = msgspec.to_builtins(thing)
     return msgspec.convert(_encodable(plain), type(thing))
 
@@ -126,7 +128,7 @@ def _encodable(value: object) -> object:
 def question_notice(
     request: QuestionRequest, *, by: str = "", via: Via = "", cancelled: bool = False, withdrawn: bool = False
 ) -> QuestionNotificationEvent:
-    """The event that closes a batch of questions."""
+    """Return the event that closes a batch of questions."""
     notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn, via)
     return QuestionNotificationEvent(Change("created", notice))
 
@@ -140,7 +142,7 @@ def permission_notice(
     action: str = "",
     withdrawn: bool = False,
 ) -> PermissionNotificationEvent:
-    """The event that says how a request for permission stands; without `granted` or `denied` it is open."""
+    """Return the event with the state of a permission request; without `granted` or `denied` it is open."""
     by, via = who
     notice = PermissionNotification(
         request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn, via
@@ -148,20 +150,20 @@ def permission_notice(
     return PermissionNotificationEvent(Change("created", notice))
 
 
-# What waits for a person: permissions of tools, and questions of the model. One of these serves one workspace.
+# Open requests.
 
 Judge: TypeAlias = Callable[[Permit], Verdict]
 _Answers: TypeAlias = tuple[QuestionAnswer, ...]
 _Notice: TypeAlias = PermissionNotificationEvent | QuestionNotificationEvent
 
-_PAUSE_SECONDS = 0.5
-"""How long after a batch of questions is closed the next one counts as shown to clients that show one at a time."""
-_MOST_GRANTS = 10_000
-_EXPIRED = "Nobody was there to answer, so it was not done."
+_NEXT_BATCH_DELAY = 0.5
+"""Seconds after a batch is closed until the next one counts as shown by clients that show one at a time."""
+_MAX_GRANTS = 10_000
+_EXPIRED = "Not done: the request was not answered in time."
 
 
-class _Chosen(msgspec.Struct, frozen=True):
-    """How an ask was answered. `expired`: it was not, in time."""
+class _Decision(msgspec.Struct, frozen=True):
+    """The answer to a permission request. `expired`: there was none in time."""
 
     action: GrantAction
     reason: str = ""
@@ -169,19 +171,20 @@ class _Chosen(msgspec.Struct, frozen=True):
 
 
 class _Open:
-    """An ask that waits. Once it is closed, nothing more becomes of it."""
+    """An open request with the timer of its expiry."""
 
-    def __init__(self, ask: str) -> None:
-        self.id = ask
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
         self.timer: asyncio.TimerHandle | None = None
         self.is_closed = False
 
     def close(self) -> None:
+        """Mark the request as closed and stop its timer."""
         self.is_closed = True
-        self.rest()
+        self.stop_timer()
 
-    def rest(self) -> None:
-        """No time is running out."""
+    def stop_timer(self) -> None:
+        """Cancel the expiry."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -193,7 +196,7 @@ class _OpenPermission(_Open):
         self.request = request
         self.permit = permit
         self.verdict = verdict
-        self.answer: asyncio.Future[_Chosen] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[_Decision] = asyncio.get_running_loop().create_future()
 
 
 class _OpenBatch(_Open):
@@ -204,7 +207,9 @@ class _OpenBatch(_Open):
 
 
 class Approvals:
-    """The asks of one workspace. `judge` says what the rules say; `save_rule` keeps one for ever."""
+    """The open requests of one workspace. `judge` applies the permission rules; `save_rule` stores a rule
+    permanently.
+    """
 
     def __init__(
         self,
@@ -218,11 +223,11 @@ class Approvals:
     ) -> None:
         self.judge = judge
         self.skips = False
-        """Yolo: what would be asked is allowed. What a rule denies is not."""
+        """Auto-approval: requests are granted. Calls that a rule denies stay denied."""
         self.save_rule = save_rule
-        """Keeps a rule beyond this workspace's life; without it, a rule counts until the workspace is closed."""
+        """Stores a rule permanently; without it, a rule is valid until the workspace is closed."""
         self.timeout = timeout
-        """Returns for how many seconds a request waits while no client is attached."""
+        """Returns the number of seconds until a request expires while no client is attached."""
         self._workspace = recorder.record.id
         self._ledger = ledger
         self._new_id = new_id
@@ -230,48 +235,50 @@ class Approvals:
         self._permissions: dict[str, _OpenPermission] = {}
         self._batches: dict[str, _OpenBatch] = {}
         self._granted: dict[tuple[SessionId | None, Subject], None] = {}
-        """What was allowed for a session and those below it, or, without a session, always."""
+        """Subjects that are allowed for a session and its sub-agents or, without a session, always."""
         self._readers = 0
         self._closed_at = float("-inf")
 
-    # What can be seen.
-
     @property
     def permissions(self) -> tuple[PermissionRequest, ...]:
-        """All that are open, oldest first."""
+        """The open permission requests, oldest first."""
         return tuple(opened.request for opened in self._permissions.values())
 
     @property
     def questions(self) -> tuple[QuestionRequest, ...]:
+        """The open batches of questions, oldest first."""
         return tuple(opened.request for opened in self._batches.values())
 
     @property
     def pause(self) -> float:
-        """How many seconds it is until the next batch of questions may be shown, one at a time."""
-        return max(0.0, self._closed_at + _PAUSE_SECONDS - asyncio.get_running_loop().time())
+        """Seconds until clients that show one batch at a time may show the next one."""
+        return max(0.0, self._closed_at + _NEXT_BATCH_DELAY - asyncio.get_running_loop().time())
 
-    def reader_came(self) -> None:
-        """Somebody is there who may answer: nothing runs out."""
+    def client_attached(self) -> None:
+        """Stop all expiry timers: a client is attached that can answer."""
         self._readers += 1
         for opened in self._all():
-            opened.rest()
+            opened.stop_timer()
 
-    def reader_left(self) -> None:
+    def client_detached(self) -> None:
+        """Start the expiry timers if no client is attached any more."""
         self._readers -= 1
         for opened in self._all():
             self._arm(opened)
 
-    # What tools ask.
+    # Requests of tools.
 
     async def permit(
         self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
     ) -> None:
-        """Return when it may be done. Raises `PermissionDenied`."""
+        """Return when the call is allowed. Raises `PermissionDenied`."""
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
         if verdict.insists and not interactive:
-            raise PermissionDenied(f"Not allowed, because nobody can be asked. {verdict.why}", stops_turn=False)
+            raise PermissionDenied(
+                f"Not allowed without approval, which this run cannot request. {verdict.why}", stops_turn=False
+            )
         insists = insists or verdict.insists
         if not verdict.insists and (self.skips or skips or (verdict.decision == "allow" and not insists)):
             return
@@ -279,14 +286,14 @@ class Approvals:
         root = await self._root(context.session_id)
         if not insists and ((root, subject) in self._granted or (None, subject) in self._granted):
             return
-        chosen = await self._ask(context, permit, verdict)
-        if chosen.action == "deny":
-            raise _denial(chosen, interactive=interactive)
-        if chosen.action == "allow_session":
+        decision = await self._ask(context, permit, verdict)
+        if decision.action == "deny":
+            raise _denial(decision, interactive=interactive)
+        if decision.action == "allow_session":
             self._grant(root, subject)
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
-        """One answer for each question, in their order. None if they were dismissed."""
+        """Return one answer for each question, in order; None if the batch was dismissed."""
         questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in inquiry.questions)
         request = QuestionRequest(
             self._new_id(),
@@ -297,7 +304,7 @@ class Approvals:
             inquiry.confirm_description,
             context.run_id,
         )
-        opened = _OpenBatch(cleaned(request))
+        opened = _OpenBatch(clean_text(request))
         asking = QuestionRequestEvent(Change("created", opened.request))
         try:
             await self._open(opened, lambda: self._batches.update({request.id: opened}), asking)
@@ -305,7 +312,7 @@ class Approvals:
         finally:
             self._withdraw(opened, question_notice(opened.request, withdrawn=True))
 
-    async def _ask(self, context: ToolContext, permit: Permit, verdict: Verdict) -> _Chosen:
+    async def _ask(self, context: ToolContext, permit: Permit, verdict: Verdict) -> _Decision:
         request = PermissionRequest(
             self._new_id(),
             context.session_id,
@@ -321,7 +328,7 @@ class Approvals:
             verdict.insists,
             permit.continues,
         )
-        opened = _OpenPermission(cleaned(request), permit, verdict)
+        opened = _OpenPermission(clean_text(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))
         pending = permission_notice(opened.request, granted=False, denied=False)
         try:
@@ -331,7 +338,7 @@ class Approvals:
             self._withdraw(opened, permission_notice(opened.request, granted=False, denied=True, withdrawn=True))
 
     async def _open(self, opened: _Open, enter: Callable[[], None], *events: AskEvent) -> None:
-        """Store the ask; it can be seen and answered from the moment it has its number."""
+        """Store the request. It is listed and can be answered as soon as it has its number."""
 
         def stored(answer: Answer) -> None:
             if isinstance(answer, Receipt) and not opened.is_closed:
@@ -340,13 +347,15 @@ class Approvals:
 
         await self._recorder.put(*(Announce(event) for event in events), then=stored)
 
-    # What people answer.
+    # Answers.
 
-    async def grant(self, ask: str, action: GrantAction, *, reason: str = "", by: str = "", via: Via = "") -> bool:
-        """Answer an ask. False if it is not open any more, or never was. Raises `StorageError` if the answer could not
-        be stored: then the ask is still open.
+    async def grant(
+        self, request_id: str, action: GrantAction, *, reason: str = "", by: str = "", via: Via = ""
+    ) -> bool:
+        """Answer a permission request. Return False if it is not open. Raises `StorageError` if the answer could not be
+        stored: the request then stays open.
         """
-        opened = self._permissions.get(ask)
+        opened = self._permissions.get(request_id)
         if opened is None:
             return False
         if action == "allow_always" and not opened.verdict.saves:
@@ -358,8 +367,8 @@ class Approvals:
 
         def stored() -> None:
             if action == "allow_always":
-                failures.extend(self._keep(opened))
-            _decide(opened, opened.answer, _Chosen(action, encodable(reason.strip())))
+                failures.extend(self._save_rules(opened))
+            _resolve(opened, opened.answer, _Decision(action, encodable(reason.strip())))
 
         is_resolved = await self._close(opened, notice, stored)
         if failures:
@@ -367,10 +376,10 @@ class Approvals:
         return is_resolved
 
     async def answer(self, batch: str, answers: Iterable[QuestionAnswer], *, by: str = "", via: Via = "") -> bool:
-        """Answer a batch of questions; without its id the ids of the questions tell which. Raises `BadRequest`, or
-        `StorageError` if the answer could not be stored: then the batch is still open.
+        """Answer a batch of questions, found by the ids of the questions if its own id is empty. Raises `BadRequest`,
+        or `StorageError` if the answer could not be stored: the batch then stays open.
         """
-        given = {answer.request_id: cleaned(answer) for answer in answers}
+        given = {answer.request_id: clean_text(answer) for answer in answers}
         found = find_batch(self.questions, batch, given)
         if found is None:
             return False
@@ -378,18 +387,18 @@ class Approvals:
         opened = self._batches[found.id]
         answered = tuple(given.get(item.id, QuestionAnswer(item.id)) for item in found.questions)
         notice = question_notice(found, by=by, via=via)
-        return await self._close(opened, notice, lambda: _decide(opened, opened.answer, answered))
+        return await self._close(opened, notice, lambda: _resolve(opened, opened.answer, answered))
 
     async def dismiss(self, batch: str = "", *, by: str = "", via: Via = "") -> bool:
-        """Cancel a batch. Without its id: the one that clients show which show one at a time."""
+        """Cancel a batch; without an id, the one shown by clients that show one at a time."""
         opened = self._batches.get(batch) if batch else self._shown()
         if opened is None:
             return False
         notice = question_notice(opened.request, by=by, via=via, cancelled=True)
-        return await self._close(opened, notice, lambda: _decide(opened, opened.answer, None))
+        return await self._close(opened, notice, lambda: _resolve(opened, opened.answer, None))
 
     async def _close(self, opened: _Open, notice: _Notice, stored: Callable[[], None]) -> bool:
-        """Whether this answer was the first one stored."""
+        """Return whether this answer was the first one stored."""
         return isinstance(await self._put(opened, notice, stored), Receipt)
 
     def _put(
@@ -399,7 +408,7 @@ class Approvals:
         stored: Callable[[], None],
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[Answer]:
-        """Store how an ask is closed. `stored` lets it take effect, in number order, unless another one was first."""
+        """Store the closing of a request. `stored` applies it, in number order, unless another answer was first."""
 
         def then(answer: Answer) -> None:
             if isinstance(answer, Receipt):
@@ -409,21 +418,23 @@ class Approvals:
         return self._recorder.put(CloseRequest(notice), then=then, otherwise=otherwise)
 
     def _forget(self, opened: _Open) -> None:
-        """It is open no longer: screens that show one batch at a time pause before the next."""
+        """Remove a closed request. Clients that show one batch at a time pause before the next one."""
         self._permissions.pop(opened.id, None)
         if self._batches.pop(opened.id, None) is not None:
             self._closed_at = asyncio.get_running_loop().time()
 
     def _shown(self) -> _OpenBatch | None:
-        """Right after one was closed nothing is: who cancels then means that one."""
+        """Return the batch that is shown. None right after one was closed: a cancel that arrives then was meant for
+        it.
+        """
         if self.pause:
             return None
         return next(iter(self._batches.values()), None)
 
-    def _keep(self, opened: _OpenPermission) -> list[Exception]:
-        """Save the rules that were shown. Return what kept them from being saved.
+    def _save_rules(self, opened: _OpenPermission) -> list[Exception]:
+        """Save the rules that were shown. Return the error if that failed.
 
-        The saved rules decide from now on: they hold in their own directory only, and end when they are removed.
+        The saved rules are valid in their own directory only, until they are removed.
         """
         try:
             if self.save_rule is None:
@@ -436,20 +447,20 @@ class Approvals:
         return []
 
     def forget_sessions(self, sessions: Collection[SessionId]) -> None:
-        """Drop what was allowed for sessions that were deleted."""
+        """Forget the grants of deleted sessions."""
         for session, subject in tuple(self._granted):
             if session in sessions:
                 del self._granted[session, subject]
 
     def _grant(self, session: SessionId | None, subject: Subject) -> None:
         self._granted[session, subject] = None
-        if len(self._granted) > _MOST_GRANTS:
+        if len(self._granted) > _MAX_GRANTS:
             del self._granted[next(iter(self._granted))]
 
-    # What ends without an answer.
+    # Requests without an answer.
 
     def _withdraw(self, opened: _Open, notice: _Notice) -> None:
-        """The call has ended without an answer. One that is being written now is stored before this, and counts."""
+        """Withdraw the request of a call that has ended. An answer that is being written is stored before and wins."""
         if not opened.is_closed:
             opened.close()
             self._forget(opened)
@@ -461,21 +472,21 @@ class Approvals:
             opened.timer = loop.call_later(self.timeout(), self._expire, opened)
 
     def _expire(self, opened: _Open) -> None:
-        """Nobody has been there for too long. If that cannot be stored, the ask waits once more."""
+        """Deny a request after its timeout. If that cannot be stored, start the timeout again."""
         opened.timer = None
         again = partial(self._arm, opened)
         if isinstance(opened, _OpenPermission):
             notice = permission_notice(opened.request, granted=False, denied=True, withdrawn=True)
-            self._put(opened, notice, partial(_decide, opened, opened.answer, _Chosen("deny", expired=True)), again)
+            self._put(opened, notice, partial(_resolve, opened, opened.answer, _Decision("deny", expired=True)), again)
         elif isinstance(opened, _OpenBatch):
             closing = question_notice(opened.request, withdrawn=True)
-            self._put(opened, closing, partial(_decide, opened, opened.answer, None), again)
+            self._put(opened, closing, partial(_resolve, opened, opened.answer, None), again)
 
     def _all(self) -> list[_Open]:
         return [*self._permissions.values(), *self._batches.values()]
 
     async def _root(self, session: SessionId) -> SessionId:
-        """The session at the top: what was allowed there counts for the helpers it sends."""
+        """Return the top-level session: its grants also cover its sub-agents."""
         known = await self._ledger.session(self._workspace, session)
         while known is not None and known.parent_session_id:
             session = known.parent_session_id
@@ -483,17 +494,17 @@ class Approvals:
         return session
 
 
-def _decide(opened: _Open, future: asyncio.Future[T], answer: T) -> None:
-    """Whoever waits may have been cancelled a moment ago: then nothing follows from the answer."""
+def _resolve(opened: _Open, future: asyncio.Future[T], answer: T) -> None:
+    """Resolve the future of a request. The waiter may already have been cancelled; the answer is then ignored."""
     opened.close()
     if not future.done():
         future.set_result(answer)
 
 
-def _denial(chosen: _Chosen, *, interactive: bool) -> PermissionDenied:
-    """Without a reason the turn stops, so that a person can say what they want instead; where nobody is, the model is
-    told.
+def _denial(decision: _Decision, *, interactive: bool) -> PermissionDenied:
+    """Return the error of a denied call. Without a reason it stops the turn of an interactive run, so that the user can
+    send another prompt; in a non-interactive run the denial is a tool result.
     """
-    if chosen.reason:
-        return PermissionDenied(f"User denied permission: {chosen.reason}", stops_turn=False)
-    return PermissionDenied(_EXPIRED if chosen.expired else None, stops_turn=interactive)
+    if decision.reason:
+        return PermissionDenied(f"User denied permission: {decision.reason}", stops_turn=False)
+    return PermissionDenied(_EXPIRED if decision.expired else None, stops_turn=interactive)

@@ -1,4 +1,15 @@
-"""Summaries: when a conversation has to be cut short, and how."""
+"""Compaction: replaces the beginning of a conversation by a summary that the model writes.
+
+Theory of operation. After each step the loop compares the tokens used with the context window. When the rest is smaller
+than a reserve, enough for one more step and the summary itself, the whole conversation is sent once more with the
+instruction to summarise it. The summary is an ordinary assistant message of the session, marked as summary; the session
+records its id, and later requests begin with it (`history.conversation`). Nothing is deleted: clients still show the
+whole conversation. The summary and the session's new start are stored in one write, so a crash leaves either the old
+conversation or the new one.
+
+A conversation can be too long even for its summary, for example after a change to a model with a smaller window. It is
+then shortened step by step: long tool results are cut, then the older half of the messages is dropped.
+"""
 
 from collections.abc import Sequence
 
@@ -19,13 +30,13 @@ __all__ = ["continuation_note", "is_nearly_full", "summarize"]
 _LARGE_WINDOW = 200_000
 _RESERVE = 20_000
 _RESERVED_SHARE = 0.2
-_MOST_CUTS = 12
+_MAX_CUTS = 12
 
-_ASK = "Write the summary of this conversation now, as your instructions say."
+_INSTRUCTION = "Write the summary of this conversation now, as your instructions say."
 
 
 def is_nearly_full(window: int, used: int) -> bool:
-    """True when the next step might not fit any more. An unknown window (0) never is."""
+    """Return whether the next step might not fit into the context window. False for an unknown window (0)."""
     if not window:
         return False
     reserve = _RESERVE if window > _LARGE_WINDOW else window * _RESERVED_SHARE
@@ -33,19 +44,19 @@ def is_nearly_full(window: int, used: int) -> bool:
 
 
 def continuation_note(prompt: str) -> str:
-    """Tells the model, after the summary, that it is in the middle of something."""
+    """Return the text that follows the summary: the model continues the interrupted work."""
     return (
         "The conversation up to here was summarised above because it became too long. "
         f"Go on with the work; the user's request was:\n\n{prompt}"
     )
 
 
-async def summarize(turn: Turn, asking: ModelCall, session: Session, history: Sequence[Message]) -> Message:
-    """Stream a summary of `history` into the session and make the conversation begin there."""
-    model = asking.model
+async def summarize(turn: Turn, model_call: ModelCall, session: Session, history: Sequence[Message]) -> Message:
+    """Stream a summary of `history` into the session and make it the start of the conversation."""
+    model = model_call.model
     sent = conversation(history, model.info, summary=session.summary_message_id or None)
     await turn.begin_step(model.info, is_summary=True)
-    assembly = await _ask_for_summary(turn, asking, session, sent)
+    assembly = await _request_summary(turn, model_call, session, sent)
     summary = assembly.message()
     if not text_of(summary).strip():
         raise ProviderError("The model wrote an empty summary.", title="Summary failed")
@@ -63,13 +74,15 @@ async def summarize(turn: Turn, asking: ModelCall, session: Session, history: Se
     return await turn.finish_step(Finish("end_turn", now), PatchSession(patch))
 
 
-async def _ask_for_summary(turn: Turn, asking: ModelCall, session: Session, sent: Sequence[Message]) -> ResponseBuilder:
-    """A conversation that became too long may be too long for its summary too: then less and less of it is sent."""
-    ask = turn.author.user("\n\n".join((_ASK, *_todo_lines(session))))
-    for _ in range(_MOST_CUTS):
-        messages = conversation((*sent, ask), asking.model.info)
+async def _request_summary(
+    turn: Turn, model_call: ModelCall, session: Session, sent: Sequence[Message]
+) -> ResponseBuilder:
+    """Request the summary. If the conversation is too long even for that, shorten it and retry."""
+    instruction = turn.factory.user("\n\n".join((_INSTRUCTION, *_todo_lines(session))))
+    for _ in range(_MAX_CUTS):
+        messages = conversation((*sent, instruction), model_call.model.info)
         try:
-            return await asking.answer(ModelRequest(session.id, text("summary.md"), messages))
+            return await model_call.answer(ModelRequest(session.id, text("summary.md"), messages))
         except ProviderError as error:
             shorter = shortened(sent)
             if error.trouble != "overflow" or shorter == sent:
@@ -83,4 +96,4 @@ def _todo_lines(session: Session) -> list[str]:
     if not session.todos:
         return []
     lines = "\n".join(f"- [{todo.status}] {todo.content}" for todo in session.todos)
-    return [f"The to-do list as it stands; keep it in the summary so that it can be restored:\n{lines}"]
+    return [f"The current to-do list; keep it in the summary so that it can be restored:\n{lines}"]

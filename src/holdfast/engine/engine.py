@@ -1,8 +1,9 @@
-"""The shell around the lifecycle machine: it carries out what `lifecycle.py` decides and decides nothing.
+"""Driver of the lifecycle state machine: executes the effects that `lifecycle.py` returns and decides nothing itself.
 
-One engine serves one workspace. Inputs (prompts, cancels, clears) are stored first; the lane hears of them
-in the order of their numbers, from the recorder. Effects that take time go to the session's outbox, where
-they are carried out one after the other, outside of any run's task, so that no cancellation reaches them.
+One engine serves one workspace. `dispatch` is synchronous: it calls `transition`, replaces the lane, cancels tasks for
+`Interrupt` and `Park` at once, and puts all other effects into the outbox of the session. An outbox is executed in
+order by a task of its own, outside of any run's task, so that no cancellation of a run reaches the writes that end it.
+Inputs (prompts, cancels, clears) are dispatched in the order of their numbers by the recorder.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ import msgspec
 
 from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, StorageUnavailable, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
-from holdfast.domain.ids import RunId, SessionId, is_helper_session
+from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
-from holdfast.engine.agent_loop import drive, drive_summary
+from holdfast.engine.agent_loop import run_summary_turn, run_turn
 from holdfast.engine.lifecycle import (
     Effect,
     End,
@@ -38,22 +39,26 @@ from holdfast.engine.lifecycle import (
 )
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId
-from holdfast.engine.prompt_hooks import opening, prompt_message
+from holdfast.engine.prompt_hooks import opening_message, prompt_message
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_context import RunContext, StartSubagent
-from holdfast.engine.run_end import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
-from holdfast.engine.titles import Titler
+from holdfast.engine.run_end import (
+    announce_ends,
+    describe_end,
+    end_turn_operations,
+    end_waiting_run,
+    leading_ends,
+    minimal_end,
+)
+from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["ActiveRuns", "EndRetries", "Engine", "PendingEnd", "RunState", "answer_fold"]
-
-
-# What the shell remembers of a run while it has the lane, and while its end is being stored.
+__all__ = ["ActiveRuns", "EndRetries", "Engine", "PendingEnd", "RunState", "resolve_fold"]
 
 
 class RunState:
-    """A run that has the lane: its task, its turn, and how the task went."""
+    """The head of a lane: its task, its turn and the result of the task."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
@@ -112,18 +117,18 @@ class EndHold:
 
 
 class PendingEnd:
-    """An end that was decided and is on its way to the store."""
+    """An end that was decided and is not stored yet. `stored` is done when it is."""
 
     def __init__(self, session: SessionId, end: End) -> None:
         self.session = session
         self.end = end
         self.is_put = False
         """Whether the end was put to the recorder."""
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-def answer_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
-    """A boundary whose run was cancelled meanwhile waits no more."""
+def resolve_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
+    """Complete the future of a fold, unless its run was cancelled and no longer waits for it."""
     if waiter.done():
         return
     if error is None:
@@ -132,20 +137,21 @@ def answer_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
         waiter.set_exception(error)
 
 
-# Retries of ends that could not be stored: when the next attempt is made, and what came of it.
-
-
 class EndRetries:
-    """One for a workspace. While `has_failed`, no prompt is accepted: its end could not be stored either."""
+    """Retries of ends that could not be stored, one object per workspace.
+
+    While `has_failed`, no prompt is accepted: its end could not be stored either.
+    """
 
     def __init__(self) -> None:
         self.error: StorageError | None = None
-        """Why the last attempt failed; None after one that succeeded."""
+        """The error of the last attempt; None if it succeeded."""
         self._paused: list[asyncio.Future[None]] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def has_failed(self) -> bool:
+        """Whether the last attempt failed."""
         return self.error is not None
 
     def refusal(self) -> StorageUnavailable:
@@ -153,19 +159,19 @@ class EndRetries:
         return type(self.error)(str(self.error)) if isinstance(self.error, StorageUnavailable) else StorageUnavailable()
 
     async def pause(self, seconds: float) -> None:
-        """Wait after a failed attempt: so long, or until somebody wants it to be made now."""
+        """Wait after a failed attempt, until the delay has passed or `retry` is called."""
         _wake(self._waiting)
         await _wait_in(self._paused, seconds)
 
     def succeed(self) -> None:
-        """An end was stored."""
+        """Record that an end was stored."""
         self.error = None
         _wake(self._waiting)
 
     async def retry(self, seconds: float) -> bool:
-        """Have an attempt made at once. Whether it succeeded, within so many seconds.
+        """Start an attempt at once. Return whether it succeeded within the given time.
 
-        One that fails now may have begun before the disk was freed: only a second one tells.
+        An attempt that fails now may have begun before the disk was freed, so a second one is made.
         """
         for _ in range(2):
             if self.has_failed:
@@ -191,11 +197,8 @@ async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
             waiters.remove(waiter)
 
 
-# The shell around the lifecycle machine: it carries out what `lifecycle.py` decides and decides nothing.
-
-
 class Engine:
-    """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
+    """Lanes, tasks and outboxes of one workspace. Prompts and cancels enter through `Inputs`."""
 
     def __init__(  # noqa: PLR0913 - each is a part of the workspace with its own lifetime
         self,
@@ -228,34 +231,38 @@ class Engine:
         self._on_busy = on_busy
         self._tasks = TaskOwner()
         self._writing = recorder.tasks
-        self._titler = Titler(run_context, recorder, clock)
+        self._titler = TitleGenerator(run_context, recorder, clock)
         self._lanes: dict[SessionId, Lane] = {}
         self._active = ActiveRuns() if active_runs is None else active_runs
         self._outboxes: dict[SessionId, deque[Effect]] = {}
         self._ends: dict[RunId, PendingEnd] = {}
         self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
-        self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
+        self._idle_waiters: dict[SessionId, list[asyncio.Future[None]]] = {}
         if subagents is not None:
             run_context = msgspec.structs.replace(run_context, start_subagent=subagents(self))
         self.run_context = run_context
 
-    # What can be seen.
+    # State.
 
     def lane(self, session: SessionId) -> Lane:
+        """Return the lane of a session."""
         return self._lanes.get(session) or Lane(closing=self.closing)
 
     def is_busy(self, session: SessionId | None = None) -> bool:
+        """Return whether the session, or any session, has a head."""
         return bool(self._lanes) if session is None else self.lane(session).head is not None
 
     def covered_by_cancel(self, session: SessionId) -> tuple[RunId, ...]:
-        """All that a cancel stops now, and what an earlier one has stopped whose end is not stored yet."""
+        """Return the runs that a cancel stops now and those that an earlier one stopped and whose end is not stored
+        yet.
+        """
         here = (ending for ending in self._ends.values() if ending.session == session)
         ending = (item.end.run for item in here if item.end.outcome == "cancelled")
         return (*ending, *members(self.lane(session)))
 
     def is_cancelled(self, session: SessionId, run: RunId) -> bool:
-        """Whether a cancel is why this run stops, or has stopped while its end is being stored."""
+        """Return whether the run is being stopped by a cancel, or was, and its end is not stored yet."""
         if (ending := self._ends.get(run)) is not None:
             return ending.end.outcome == "cancelled"
         lane = self.lane(session)
@@ -263,7 +270,7 @@ class Engine:
         return head is not None and head.cause == "cancel" and run in (head.run, *lane.folded)
 
     def is_covered(self, session: SessionId, run: RunId) -> bool:
-        """Whether a cancel of the session stops this run now, or an earlier one has and its end is not stored yet."""
+        """Return whether `covered_by_cancel` contains the run."""
         if (ending := self._ends.get(run)) is not None:
             return ending.end.outcome == "cancelled"
         return run in members(self.lane(session))
@@ -296,16 +303,17 @@ class Engine:
         return head is not None and head.phase == "cancelling"
 
     async def wait_for_end(self, run: RunId) -> None:
-        """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
+        """Wait until the end of a run is stored that has finished without a cancel."""
         ending = self._ends.get(run)
         if ending is not None and ending.end.outcome != "cancelled":
-            await asyncio.shield(ending.told)
+            await asyncio.shield(ending.stored)
 
     def open_parts(self) -> list[MessagePart]:
         """Return every part that is growing, in full."""
         return self._active.open_parts()
 
     def open_messages(self, session: SessionId) -> list[Message]:
+        """Return the messages of a session that are being streamed."""
         message = turn.open_message() if (turn := self.turn_of(session)) else None
         return [] if message is None else [message]
 
@@ -313,10 +321,10 @@ class Engine:
         """Return the active turn of a session."""
         return self._active.turn_of(session)
 
-    # The one way in.
+    # Events.
 
     def dispatch(self, session: SessionId, event: LaneEvent) -> Refuse | None:
-        """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
+        """Apply an event to a lane and start its effects. Return the refusal, if the event is refused."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
         if lane.head is not None:
@@ -334,25 +342,27 @@ class Engine:
             else:
                 self._post(session, effect)
         self._update_hold(session)
-        self._wake_if_quiet(session)
+        self._wake_if_idle(session)
         if was_busy is not bool(self._lanes):
             self._on_busy(not was_busy)
         return refusal
 
     def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:
-        """The run is about to ask its model. It waits for what this answers: the folds being stored."""
+        """Dispatch the step boundary of a run. If prompts are folded, return a future that is done when they are
+        stored.
+        """
         self.dispatch(session, StepBoundary(run))
         return self._folds.get(run)
 
     async def wait_until_idle(self, session: SessionId) -> None:
-        """Wait until nothing of the session runs, waits or is being written."""
+        """Wait until no run of the session is in its lane or being stored."""
         while members(self.lane(session)) or session in self._outboxes:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._quiet.setdefault(session, []).append(waiter)
+            self._idle_waiters.setdefault(session, []).append(waiter)
             await waiter
 
     async def close(self) -> bool:
-        """Refuse, tell every lane, end what is active, write it all down. True if nothing was left over."""
+        """Refuse new prompts, shut every lane down, and store the ends. Return False if that took too long."""
         self.closing = True
         for session in tuple(self._lanes):
             self.dispatch(session, Shutdown())
@@ -373,12 +383,14 @@ class Engine:
     # Tasks.
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
-        task = self._tasks.start(self._live(session, run), name=f"run {run}", done=partial(self._over, session, run))
+        task = self._tasks.start(
+            self._run_task(session, run), name=f"run {run}", done=partial(self._on_task_done, session, run)
+        )
         self._active[run] = RunState(task)
 
-    async def _live(self, session: SessionId, run: RunId) -> None:
+    async def _run_task(self, session: SessionId, run: RunId) -> None:
         self.dispatch(session, Enter(run))
-        # A cancellation that came before this first step is delivered here, before anything is done.
+        # If `Enter` interrupted the task, the cancellation is raised here, before the run has any effect.
         await asyncio.sleep(0)
         briefing = await self.run_context.ledger.briefing(self.record.id, run)
         if briefing is None:
@@ -387,24 +399,26 @@ class Engine:
         if turn.run.parent_run_id:
             await self._share_cost(turn, briefing.session)
         if turn.run.kind == "summary":
-            await drive_summary(turn, self.run_context, briefing)
+            await run_summary_turn(turn, self.run_context, briefing)
             return
-        self._titler.consider(turn, await opening(turn, self.run_context, briefing))
-        await drive(turn, self.run_context, briefing, partial(self.boundary, session, run))
+        self._titler.generate_for_first_prompt(turn, await opening_message(turn, self.run_context, briefing))
+        await run_turn(turn, self.run_context, briefing, partial(self.boundary, session, run))
 
     async def _share_cost(self, turn: Turn, session: Session) -> None:
         """A sub-agent's responses are paid for by the sessions above it, and count for the limits of the run above."""
-        sender = self._active.get(turn.run.parent_run_id)
-        turn.sender = None if sender is None else sender.turn
+        parent = self._active.get(turn.run.parent_run_id)
+        turn.parent = None if parent is None else parent.turn
         payers = [session.id]
         above: Session | None = session
-        while above is not None and is_helper_session(above.id) and above.parent_session_id:
+        while above is not None and is_subagent_session(above.id) and above.parent_session_id:
             payers.append(above.parent_session_id)
             above = await self.run_context.ledger.session(self.record.id, above.parent_session_id)
-        turn.payers = tuple(payers)
+        turn.charged_sessions = tuple(payers)
 
-    def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
-        """The task's done callback: a task cancelled before its first step never reaches a `finally`."""
+    def _on_task_done(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
+        """Dispatch the finish. A done callback, because a task cancelled before its first step never enters its
+        body.
+        """
         error = None if task.cancelled() else task.exception()
         state = self._active.get(run)
         if state is not None and state.task is task and not state.is_over:
@@ -422,11 +436,11 @@ class Engine:
         state = self._active[run]
         state.task.cancel()
         settings = self.run_context.settings
-        patience = settings.grace + settings.margin
-        state.deadline = asyncio.get_running_loop().call_later(patience, self._give_up, session, run)
+        timeout = settings.grace + settings.margin
+        state.deadline = asyncio.get_running_loop().call_later(timeout, self._abandon, session, run)
 
-    def _give_up(self, session: SessionId, run: RunId) -> None:
-        """The task does not stop: end the run without it. Its turn is closed then; nothing of it counts any more."""
+    def _abandon(self, session: SessionId, run: RunId) -> None:
+        """End a run whose task does not stop. Its turn is closed, so the task has no further effect on the run."""
         self._active[run].task.cancel()
         self._finish(session, run, None, failed=True)
 
@@ -442,7 +456,7 @@ class Engine:
     def _post(self, session: SessionId, effect: Effect) -> None:
         if isinstance(effect, Fold):
             waiter = self._folds[effect.host] = asyncio.get_running_loop().create_future()
-            # A run that fails before it waits for its folds fails for a reason of its own.
+            # Mark the exception as retrieved: the host may fail for another reason before it awaits the folds.
             waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
             self._ends[effect.run] = PendingEnd(session, effect)
@@ -452,9 +466,9 @@ class Engine:
             self._outboxes[session].append(effect)
             return
         self._outboxes[session] = deque([effect])
-        self._writing.start(self._carry_out(session), name=f"outbox {session}")
+        self._writing.start(self._execute_effects(session), name=f"outbox {session}")
 
-    async def _carry_out(self, session: SessionId) -> None:
+    async def _execute_effects(self, session: SessionId) -> None:
         outbox = self._outboxes[session]
         while outbox:
             effect = outbox.popleft()
@@ -468,11 +482,11 @@ class Engine:
                     await hold.head_finished
                 await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
-        self._wake_if_quiet(session)
+        self._wake_if_idle(session)
 
-    def _wake_if_quiet(self, session: SessionId) -> None:
-        if session in self._quiet and session not in self._outboxes and not members(self.lane(session)):
-            for waiter in self._quiet.pop(session):
+    def _wake_if_idle(self, session: SessionId) -> None:
+        if session in self._idle_waiters and session not in self._outboxes and not members(self.lane(session)):
+            for waiter in self._idle_waiters.pop(session):
                 if not waiter.done():
                     waiter.set_result(None)
 
@@ -484,20 +498,20 @@ class Engine:
             operations: list[Operation] = []
             prompts: list[Message] = []
             for run in fold.runs:
-                prompt = await self._prompt_message(run, turn.author)
+                prompt = await self._prompt_message(run, turn.factory)
                 prompts.append(prompt)
                 operations += [FoldRun(run, fold.host, turn.now_ms()), PutMessage(prompt)]
             turn.add(prompts)
             await turn.record(*operations, sync=True)
         except Exception as error:
-            # Whatever it is, it is the end of the host, and never of the outbox.
-            answer_fold(waiter, error)
+            # Any error fails the host, never the task of the outbox.
+            resolve_fold(waiter, error)
         else:
-            answer_fold(waiter, None)
+            resolve_fold(waiter, None)
         del self._folds[fold.host]
 
     async def _end(self, session: SessionId, ends: list[End]) -> None:
-        """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
+        """Repair the conversation, store the end and publish it. Retried until it is stored: an end is never lost."""
         announce = partial(announce_ends, session, self.outlet, self.run_context.hooks)
         wait = self.run_context.settings.retry_first
         make = self._end_operations
@@ -506,7 +520,7 @@ class Engine:
                 operations = await make(ends)
                 for end in ends:
                     self._ends[end.run].is_put = True
-                if make == self._bare_ends:
+                if make == self._minimal_end_operations:
                     self._put_costs(ends)
                 # Without an await before `put`, so that the recorder finds the hold done and the ends in its batch.
                 self._update_hold(session)
@@ -516,11 +530,11 @@ class Engine:
             except OwnerChanged:
                 break
             except StorageError as error:
-                self._tell_failure(error)
+                self._report_storage_failure(error)
             except Exception as error:
-                # Settling is beyond us: the run still ends, if with nothing but its end.
-                make = self._bare_ends
-                context = {"message": "an end could not be settled", "exception": error}
+                # The repair failed because of a bug: store the end without it.
+                make = self._minimal_end_operations
+                context = {"message": "the conversation of an ended run could not be repaired", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
             else:
                 self.retries.succeed()
@@ -529,61 +543,61 @@ class Engine:
             wait = min(2 * wait, self.run_context.settings.retry_longest)
         for end in ends:
             self._active.pop(end.run, None)
-            self._ends.pop(end.run).told.set_result(None)
+            self._ends.pop(end.run).stored.set_result(None)
 
     async def _end_operations(self, ends: list[End]) -> list[Operation]:
         operations: list[Operation] = []
         for end in ends:
             if end.waited:
-                operations.append(end_of_waiting(end, self.clock.now_ms()))
+                operations.append(end_waiting_run(end, self.clock.now_ms()))
             elif end.host is None:
-                turn = await self._settling(end)
+                turn = await self._turn_to_end(end)
                 together = [other for other in ends if end.run in (other.run, other.host)]
-                ending = describe(end.outcome, self._active[end.run].error)
-                operations += end_of_turn(turn, together, ending, self.clock.now_ms())
-        # The ends get the last numbers: everything else is told before the first of them.
+                ending = describe_end(end.outcome, self._active[end.run].error)
+                operations += end_turn_operations(turn, together, ending, self.clock.now_ms())
+        # The ends get the highest numbers: all other events are published before them.
         return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
 
-    async def _bare_ends(self, ends: list[End]) -> list[Operation]:
+    async def _minimal_end_operations(self, ends: list[End]) -> list[Operation]:
         states = [self._active.get(end.host or end.run) for end in ends]
         errors = [None if state is None else state.error for state in states]
-        return [bare_end(end, error, self.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
+        return [minimal_end(end, error, self.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
 
     def _put_costs(self, ends: list[End]) -> None:
-        """Store the cost that settling would have stored. If it is refused, the end that follows is stored all the
-        same; if that cannot be stored, this is not stored either, for both are in one batch.
+        """Store the costs that the full end would have stored, in a write of their own: if it is refused, the end is
+        stored nevertheless. Both are in one batch, so neither is stored without the other.
         """
         for end in ends:
             state = self._active.get(end.run)
             if state is not None and state.turn is not None and (costs := state.turn.with_cost(())):
                 self.recorder.put(*costs)
 
-    async def _settling(self, end: End) -> Turn:
-        """The turn to be settled, complete: also of a run that was stopped before it had one."""
+    async def _turn_to_end(self, end: End) -> Turn:
+        """Return the turn to end, with its prompt, even if the run was stopped before its task created one."""
         state = self._active[end.run]
         if end.outcome != "completed":
             await self.run_context.clean_up(end.run)
         if state.turn is None:
             state.turn = self._turn_for(await self._load(end.run))
-        if state.turn.is_unsure:
-            # What the task had put on its way is answered before this is.
+        if state.turn.has_pending_write:
+            # An empty write completes after all writes of the task: wait for their answers.
             await self.recorder.put(sync=False)
         if not state.turn.messages and state.turn.run.kind == "prompt":
-            state.turn.expect(await self._prompt_message(end.run, state.turn.author))
+            state.turn.add_prompt(await self._prompt_message(end.run, state.turn.factory))
         return state.turn
 
     @property
     def storage_fails(self) -> bool:
-        """Whether an end could not be stored, and is tried again."""
+        """Whether an end could not be stored and is being retried."""
         return self.retries.has_failed
 
-    def _tell_failure(self, error: StorageError) -> None:
+    def _report_storage_failure(self, error: StorageError) -> None:
         is_first = not self.retries.has_failed
         self.retries.error = error
         if is_first:
             self.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
 
-    # Reading.
+    # Turns and run records.
 
     def _turn_for(self, record: RunRecord) -> Turn:
         turn = Turn(

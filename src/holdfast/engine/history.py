@@ -1,6 +1,6 @@
-"""Stored messages into a conversation that every provider accepts. Pure.
+"""Converts stored messages to a conversation that every provider accepts. Pure.
 
-Whatever was interrupted, cancelled or deleted before: no empty turn, each tool call directly followed by
+Guaranteed whatever was interrupted, cancelled or deleted before: no empty turn, each tool call directly followed by
 exactly one result, no result without its call, a user's message first, arguments that are JSON objects.
 """
 
@@ -33,7 +33,7 @@ _LONG_RESULT = 2_000
 _FEW = 3
 
 _LOST_RESULT = "No result: this call was interrupted. It may have had effects."
-_PICTURE_FOLLOWS = "[The picture stands in the message after the results.]"
+_PICTURE_FOLLOWS = "[The image is in the message after the results.]"
 _IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
 
 
@@ -45,8 +45,8 @@ def conversation(
     note: str = "",
     beside: Mapping[MessageId, str] | None = None,
 ) -> tuple[Message, ...]:
-    """The messages to send. With a summary the conversation begins there; `note` is added after it. `beside` has texts
-    to send as a first part of a message of the user, so that the prompt itself stays last.
+    """Return the messages to send. With a summary the conversation begins there; `note` is added after it. `beside` has
+    texts to send as a first part of a message of the user, so that the prompt itself stays last.
     """
     beside = beside or {}
     kept = _since_summary(messages, summary, note)
@@ -65,14 +65,15 @@ def has_user_text(messages: Iterable[Message]) -> bool:
 
 
 def size_of(messages: Iterable[Message]) -> int:
-    """Characters a model reads: the base of an estimate where a provider reports no usage."""
+    """Return the number of characters that the model reads, to estimate tokens if the provider reports no usage."""
     return sum(_size(part) for message in messages for part in message.parts)
 
 
 def shortened(messages: Sequence[Message]) -> Sequence[Message]:
-    """About half of a conversation: long results are cut first, then the older messages go, but for the first.
+    """Return about half of a conversation: long results are cut first; if that is not enough, the older half of the
+    messages is dropped, except the first one.
 
-    The same conversation if there is nothing left to take away.
+    Returns the same conversation if it cannot be shortened.
     """
     cut = [msgspec.structs.replace(message, parts=tuple(map(_cut, message.parts))) for message in messages]
     if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _FEW:
@@ -119,7 +120,7 @@ def _since_summary(messages: Sequence[Message], summary: MessageId | None, note:
 
 
 def _results_of(messages: Sequence[Message], index: int) -> dict[ToolCallId, ToolResult]:
-    """The first result of each call of this message. They stand before the next answer: some providers use
+    """Return the first result of each call of this message, found before the next response: some providers use
     the same call ids in every message.
     """
     found: dict[ToolCallId, ToolResult] = {}
@@ -192,7 +193,7 @@ def _add_assistant(
 
 
 def _picture_of(result: ToolResult) -> Part:
-    """Most providers take no picture in a tool's result: it stands in a message of its own after it."""
+    """Send an image of a tool result in a user message after it, because most providers accept none in a result."""
     try:
         return BinaryPart(Binary(f"{result.name}-{result.tool_call_id}", result.mime_type, b64decode(result.data)))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Leave a conversation that every provider accepts, whatever cut it off. Pure.
+"""Repairs a conversation that was cut off, so that every provider accepts it. Pure.
 
-Used at the end of every run that did not complete, and by recovery for runs a crash cut off. Afterwards
-reasoning is closed, each tool call has exactly one result, and an assistant message says how the turn ended.
+Used at the end of every run that did not complete, and by recovery. Afterwards reasoning is closed, each tool call has
+exactly one result, and the last assistant message has the reason for which the turn ended.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ from holdfast.domain.messages import (
 from holdfast.domain.runs import Outcome
 from holdfast.engine.message_factory import MessageFactory
 
-__all__ = ["RepairedTurn", "TurnEnd", "finish_for", "settle", "unanswered"]
+__all__ = ["RepairedTurn", "TurnEnd", "finish_for", "repair", "unanswered_calls"]
 
 _CALL_CUT_OFF = {
     "cancelled": "Cancelled by the user. What this call had done by then was not undone.",
@@ -37,38 +37,38 @@ _CALL_NOT_RUN = {
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """How a turn ended that did not complete. `title` and `details` tell people what went wrong."""
+    """The end of a turn. `title` and `details` describe an error to the user."""
 
     outcome: Outcome
     title: str = ""
     details: str = ""
     model_unreachable: bool = False
-    leaves_a_word: bool = True
-    """A turn without an answer gets one that says how it ended; a summary asked for by hand does not."""
+    adds_final_message: bool = True
+    """Whether a turn without a response gets an empty one with the finish reason; not for manual summaries."""
 
 
 class RepairedTurn(msgspec.Struct, frozen=True):
-    """What has to be written: messages changed or new, in order, and messages to remove."""
+    """The messages to store, changed or new, in order, and the messages to delete."""
 
     put: tuple[Message, ...] = ()
     delete: tuple[MessageId, ...] = ()
 
 
-def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
-    """The calls that have no result."""
+def unanswered_calls(messages: Sequence[Message]) -> list[ToolCall]:
+    """Return the tool calls without a result."""
     answered = {result.tool_call_id for message in messages for result in message.tool_results}
     return [call for message in messages for call in message.tool_calls if call.id not in answered]
 
 
-def settle(
-    author: MessageFactory, messages: Sequence[Message], ending: TurnEnd, not_run: Collection[ToolCallId] = frozenset()
+def repair(
+    factory: MessageFactory, messages: Sequence[Message], ending: TurnEnd, not_run: Collection[ToolCallId] = frozenset()
 ) -> RepairedTurn:
-    """Given all messages of the run so far, say what is missing. `not_run`: calls that had no effects for certain."""
+    """Return the missing parts of a run's conversation. `not_run` are calls that certainly had no effects."""
     put: list[Message] = []
     delete: list[MessageId] = []
     answered = {result.tool_call_id for message in messages for result in message.tool_results}
-    acted = {call.id for call in unanswered(messages) if call.finished}.difference(not_run)
-    told = False
+    acted = {call.id for call in unanswered_calls(messages) if call.finished}.difference(not_run)
+    has_final_message = False
     for message in messages:
         if message.role != "assistant":
             continue
@@ -77,12 +77,12 @@ def settle(
             continue
         closed = message
         if message.finish is None:
-            closed = _closed(message, finish_for(ending, author.now), author.now)
+            closed = _closed(message, finish_for(ending, factory.now), factory.now)
             put.append(closed)
-        told = closed.finish is not None and closed.finish.reason != "tool_use"
-        put.extend(_cut_off(author, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
-    if not told and ending.leaves_a_word:
-        put.append(author.last_word(finish_for(ending, author.now)))
+        has_final_message = closed.finish is not None and closed.finish.reason != "tool_use"
+        put.extend(_cut_off(factory, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
+    if not has_final_message and ending.adds_final_message:
+        put.append(factory.final_message(finish_for(ending, factory.now)))
     return RepairedTurn(tuple(put), tuple(delete))
 
 
@@ -107,7 +107,7 @@ def _closed(message: Message, finish: Finish, now: int) -> Message:
     return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
 
 
-def _cut_off(author: MessageFactory, call: ToolCall, ending: TurnEnd, acted: Collection[ToolCallId]) -> Message:
+def _cut_off(factory: MessageFactory, call: ToolCall, ending: TurnEnd, acted: Collection[ToolCallId]) -> Message:
     texts = _CALL_CUT_OFF if call.id in acted else _CALL_NOT_RUN
     text = texts.get(ending.outcome, texts["failed"])
-    return author.tool(ToolResult(call.id, call.name, text, "", is_error=True))
+    return factory.tool(ToolResult(call.id, call.name, text, "", is_error=True))

@@ -1,4 +1,4 @@
-"""How messages are made: one function for each kind. Pure; time and ids are handed in."""
+"""Creates messages, one method for each kind. Pure: time and ids are passed in."""
 
 from collections.abc import Callable
 
@@ -25,12 +25,12 @@ from holdfast.domain.runs import Attachment
 
 __all__ = ["MessageFactory"]
 
-# User and tool messages are complete when they are written; stock clients expect them to say so.
+# User and tool messages are complete when they are stored; stock clients expect a finish part in them.
 _COMPLETE = FinishPart(Finish("stop", 0))
 
 
 class MessageFactory(msgspec.Struct, frozen=True):
-    """Writes the messages of one run. `now` is in Unix seconds."""
+    """Creates the messages of one run. `now` is in Unix seconds."""
 
     session_id: SessionId
     run_id: RunId
@@ -38,21 +38,24 @@ class MessageFactory(msgspec.Struct, frozen=True):
     new_id: Callable[[], str]
 
     def user(self, prompt: str, attachments: tuple[Attachment, ...] = (), meant: str = "") -> Message:
+        """Return the message of a prompt. `meant` is the text for the model if it differs from the shown one."""
         files = (BinaryPart(Binary(item.file_path, item.mime_type, item.content)) for item in attachments)
         return self._message("user", (TextPart(Text(prompt, meant)), *files, _COMPLETE))
 
     def shell(self, command: ShellCommand) -> Message:
+        """Return the message of a command that the user ran."""
         return self._message("user", (ShellCommandPart(command), _COMPLETE))
 
     def assistant(self, info: ModelInfo | None = None, *, is_summary: bool = False) -> Message:
-        """An answer that is about to grow."""
+        """Return an empty response, which will be streamed."""
         return self._message("assistant", (), info, is_summary=is_summary)
 
     def tool(self, result: ToolResult) -> Message:
+        """Return the message of a tool result."""
         return self._message("tool", (ToolResultPart(result), _COMPLETE))
 
-    def last_word(self, finish: Finish) -> Message:
-        """An answer that says nothing but how the turn ended."""
+    def final_message(self, finish: Finish) -> Message:
+        """Return a response without content that has the finish reason of the turn."""
         return self._message("assistant", (FinishPart(finish),))
 
     def _message(

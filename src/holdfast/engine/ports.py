@@ -31,168 +31,181 @@ __all__ = [
 
 
 class Clock(Protocol):
-    """Times that are told to people. No decision rests on them."""
+    """Wall clock, for display only: no decision depends on it."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
 
 
 NewId = Callable[[], str]
-"""Mints an identifier that was never used before."""
+"""Returns a new unique identifier."""
 
 
 class Ledger(Protocol):
     """The store. Its contract is `holdfast.testing.conformance`, which every implementation passes.
 
     Any method may raise `StorageError`. `commit` raises `StorageUnavailable` when nothing was written,
-    `StorageUnknown` when that cannot be told (then `last_batch` tells), and `OwnerChanged` for an epoch
+    `StorageUnknown` when the result is unknown (`last_batch` then returns it), and `OwnerChanged` for an epoch
     that is no longer the current one.
     """
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
-        """Take a workspace over, made if need be: a new epoch; everybody else's writes are refused from now on."""
+        """Open a workspace with a new epoch, creating it if necessary. Writes of earlier epochs are refused from now
+        on.
+        """
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
-        """Give it up in good order, so that the numbering need not jump at the next start.
+        """Close a workspace cleanly, so that the numbering need not jump at the next start.
 
         Later commits of this epoch raise `OwnerChanged`. Nothing happens if the epoch is not the current one.
         """
 
     async def unfinished_workspaces(self) -> Sequence[str]:
-        """The paths of the workspaces that have runs without an end."""
+        """Return the paths of the workspaces that have runs without an end."""
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
-        """One batch, one transaction; an answer for each write, in order. Tickets of an epoch count up from 1.
+        """Commit a batch in one transaction and return an answer for each write. Tickets of an epoch count up from 1.
 
-        On the disk before the answer if any of the writes says `sync`.
+        Synced to disk before the return if any of the writes has `sync`.
         """
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
-        """The ticket of the last batch of this epoch that was written, and its answers; (0, ()) if none was.
+        """Return the ticket and the answers of the last batch of this epoch that was written; (0, ()) if none was.
 
-        Comes after every commit called before it. Raises `OwnerChanged` for an epoch that is not the current one.
+        Executed after every earlier commit. Raises `OwnerChanged` for an epoch that is not the current one.
         """
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
-        """At most `limit` numbered events after the cursor, in order."""
+        """Return at most `limit` numbered events after the cursor, in order."""
 
     async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
-        """The same with the time of each, in Unix milliseconds, in the middle."""
+        """Return the same as (number, time in Unix milliseconds, body)."""
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
-        """The smallest number held (newest + 1 if none is) and the newest given."""
+        """Return the smallest number stored (newest + 1 if there is none) and the newest assigned."""
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
-        """All sessions, latest change first; the session's messages; runs that have not ended and the last 50
+        """Return all sessions, latest change first; the session's messages; runs that have not ended and the last 50
         that have, newest last.
         """
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
-        """Top-level sessions, latest change first."""
+        """Return the top-level sessions, latest change first."""
 
-    async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None: ...
+    async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None:
+        """Return a session."""
 
     async def messages(self, workspace: WorkspaceId, session: SessionId) -> Sequence[Message]:
-        """The conversation in its order, with all that was flushed."""
+        """Return the messages of a session, in order, with all stored deltas."""
 
-    async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]: ...
+    async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]:
+        """Return the messages of a run, in order."""
 
-    async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None: ...
+    async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
+        """Return a run with its prompt and attachments."""
 
     async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
-        """The run with its session and conversation, in one read."""
+        """Return a run with its session and conversation, in one read."""
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
-        """Runs without an end, in the order in which they are to run."""
+        """Return the runs without an end, in queue order."""
 
     async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
-        """At most `limit` runs accepted before event number `before` (0: no bound), newest first."""
+        """Return at most `limit` runs accepted before event number `before` (0: no bound), newest first."""
 
     async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
-        """Every version the session stored, by path, then version."""
+        """Return every stored file version of the session, by path, then version."""
 
-    async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None: ...
+    async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None:
+        """Return the last read of a file in the session."""
 
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
-        """What the session has read, latest first."""
+        """Return the files that the session has read, latest first."""
 
 
 class Outlet(Protocol):
-    """Where events leave the engine. Neither call ever waits."""
+    """Destination of events. Neither method blocks."""
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        """Durable events, in the order of their numbers."""
+        """Publish durable events, in the order of their numbers."""
 
-    def publish_live(self, event: LiveEvent) -> None: ...
+    def publish_live(self, event: LiveEvent) -> None:
+        """Publish an event that is not stored."""
 
 
 class Model(Protocol):
-    """A model that can be asked. Closing the generator closes the connection."""
+    """A language model. Closing the generator of a response closes the connection."""
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """Provider, name, limits and prices."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
-        """The answer, part by part, the last one a `FinishedPart`. Raises `ProviderError`."""
+        """Yield the parts of the response; the last one is a `FinishedPart`. Raises `ProviderError`."""
 
 
 class Models(Protocol):
-    """Which models a run uses; asked at each run's start, so a change disturbs nothing. Raises `ProviderError`."""
+    """Model selection. Called at the start of each run, so a change affects later runs only. Raises `ProviderError`."""
 
-    async def large(self) -> Model: ...
+    async def large(self) -> Model:
+        """Return the model for prompts."""
 
-    async def small(self) -> Model: ...
+    async def small(self) -> Model:
+        """Return the model for titles and simple tasks."""
 
     async def renewed(self, model: Model) -> Model | None:
-        """The same model with new credentials, after its own were refused. None if there are no others."""
+        """Return the model with new credentials after its own were refused; None if there are none."""
 
 
 class ContextLoader(Protocol):
-    """Who looks around before a session begins."""
+    """Loads project context (context files, git state) for a session."""
 
     async def load(self, session: SessionId) -> ProjectContext:
-        """The same answer for a session, for as long as nothing changes that a model must know."""
+        """Return the context of a session: the same object until something changes that a model must know."""
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
         """Return the state of the work tree by the message of the user that it is sent with: `newest` if it has just
-        become known, and from then on always the same one. Empty while it is not known. Never waits.
+        become known, and always the same one afterwards. Empty while it is not known. Never blocks.
         """
 
 
 class Permissions(Protocol):
-    """Who lets tools act: rules, and people where no rule decides."""
+    """Decides whether a tool call may proceed."""
 
     async def permit(
         self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
     ) -> None:
-        """Return when it may be done; with `skips` nobody is asked, with `insists` somebody is, whatever was allowed
-        before. Raises `PermissionDenied`, which stops the turn only of an interactive run.
+        """Return when the call is allowed. `skips` allows it without a request, `insists` requires a request in spite
+        of earlier grants. Raises `PermissionDenied`, which stops only the turn of an interactive run.
         """
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
-        """One answer for each question, in their order. None if they were dismissed. Raises `ToolError`."""
+        """Return one answer for each question, in order; None if they were dismissed. Raises `ToolError`."""
 
 
 class Tools(Protocol):
-    """The tools a run may use; asked before every step."""
+    """The tools of a run."""
 
-    async def current(self) -> Sequence[Tool]: ...
+    async def current(self) -> Sequence[Tool]:
+        """Return the tools for the next step."""
 
 
 class Hooks(Protocol):
-    """Commands of people that are run when something happens, and may have a say in it.
+    """User commands that are run at certain events and may influence them.
 
-    None of them raises: one that fails or takes too long has no opinion. Who is cancelled while it waits leaves no
-    process behind.
+    No method raises: a hook that fails or times out has no effect. A cancelled call leaves no process behind.
     """
 
-    async def before_tool(self, use: ToolUse) -> Ruling: ...
+    async def before_tool(self, use: ToolUse) -> Ruling:
+        """Run the hooks before a tool call."""
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling: ...
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        """Run the hooks after a tool call."""
 
     async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        """`is_first`: nothing was said in the session before."""
+        """Run the hooks before a prompt. `is_first`: the session has no earlier messages."""
 
     def after_run(self, end: RunComplete) -> None:
-        """The end is stored and told. Never waits."""
+        """Start the hooks for a published end. Never blocks."""

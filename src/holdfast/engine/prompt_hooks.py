@@ -12,39 +12,39 @@ from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn
 
-__all__ = ["PromptRefused", "hear_folded", "opening", "prompt_message"]
+__all__ = ["PromptRefused", "apply_hooks_to_folded", "opening_message", "prompt_message"]
 
-_WITHHELD = "(The user sent a message here, but a hook of theirs held it back: {})"
+_WITHHELD = "(The user sent a message here, but a hook of the user withheld it: {})"
 
 
 class PromptRefused(HoldfastError):
     """A hook refused the prompt."""
 
 
-def prompt_message(record: RunRecord, author: MessageFactory, context: str = "") -> Message:
-    """The message of a prompt. `context` is what hooks add for the model."""
+def prompt_message(record: RunRecord, factory: MessageFactory, context: str = "") -> Message:
+    """Return the message of a prompt. `context` is text that hooks add for the model."""
     run, brief = record.run, record.brief
     meant = brief.text if brief is not None else ""
     if context:
         meant = f"{meant or run.prompt}\n\n{context}"
-    return author.user(run.prompt, record.attachments, meant)
+    return factory.user(run.prompt, record.attachments, meant)
 
 
-async def opening(turn: Turn, run_context: RunContext, briefing: Briefing) -> Message:
-    """The message that begins a turn. Raises `PromptRefused`; the message is part of the turn then all the same."""
+async def opening_message(turn: Turn, run_context: RunContext, briefing: Briefing) -> Message:
+    """Return the message that starts a turn. Raises `PromptRefused`; the message is part of the turn nevertheless."""
     record = briefing.record
     ruling = Ruling()
     if not record.run.parent_run_id:
         ruling = await run_context.hooks.before_prompt(record.run, record.run.prompt, is_first=not briefing.messages)
-    prompt = prompt_message(record, turn.author, ruling.context)
-    turn.expect(prompt)
+    prompt = prompt_message(record, turn.factory, ruling.context)
+    turn.add_prompt(prompt)
     if _refuses(ruling):
         raise PromptRefused(ruling.reason or None)
     return prompt
 
 
-async def hear_folded(turn: Turn, run_context: RunContext, folded: Sequence[Message]) -> None:
-    """Prompts that joined a turn. One that is refused stays in its place, but the model does not get to read it."""
+async def apply_hooks_to_folded(turn: Turn, run_context: RunContext, folded: Sequence[Message]) -> None:
+    """Run the hooks for folded prompts. A refused prompt stays in the conversation, but is withheld from the model."""
     for message in folded:
         text = next((part.data for part in message.parts if isinstance(part, TextPart)), Text(""))
         ruling = await run_context.hooks.before_prompt(turn.run, text.text, is_first=False)

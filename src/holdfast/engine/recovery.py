@@ -1,9 +1,15 @@
-"""What becomes of runs that had no end when the server stopped. The plan is pure; one write carries it out.
+"""Recovery: ends or requeues the runs that had no end when the server stopped.
 
-A recorded cancel wins. A run that had started ends `interrupted`, with those folded into it; a sub-agent's
-run ends with its parent; a summary is not tried again. What they had asked of people is withdrawn with them. Whatever
-had not started is queued again, in order.
-Nothing is left to do the second time, so it may be killed and done again at any point.
+Theory of operation. `plan_recovery` is pure and decides from the stored runs alone; `recover` writes its decisions in
+one transaction before any run of the workspace starts. A recorded cancel takes precedence. A run that had started ends
+`interrupted`, together with the runs folded into it, because its tools may have had effects and repeating them could do
+harm. A sub-agent's run ends with its parent. A summary is not repeated. A run that had not started is queued again, in
+order. Requests of ended runs for approval are withdrawn.
+
+Recovery consists of ordinary writes and reads nothing but the store, so it can be killed and repeated at any point:
+after the transaction the runs have ends, and nothing is left to do. The conversation of each ended run is repaired in
+the same transaction. A call that was waiting for permission when the server died is reported as not run, every other
+open call as one that may have had effects; the log of approvals tells them apart.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,23 +32,23 @@ from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, P
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
 from holdfast.engine.engine import Engine
-from holdfast.engine.history_repair import TurnEnd, settle, unanswered
+from holdfast.engine.history_repair import TurnEnd, repair, unanswered_calls
 from holdfast.engine.lifecycle import Accept
 from holdfast.engine.message_factory import MessageFactory
-from holdfast.engine.run_end import INTERRUPTED, last_answer, tell_hooks, updated
+from holdfast.engine.run_end import INTERRUPTED, last_answer, merge_messages, notify_hooks
 
-__all__ = ["RecoveryPlan", "UnansweredRequests", "plan", "recover"]
+__all__ = ["RecoveryPlan", "UnansweredRequests", "plan_recovery", "recover"]
 
 
-# What runs had asked of people, and nobody had answered, when their server died. Pure.
+# Unanswered requests. Pure.
 
-_ASKS = (b'{"type":"permission_', b'{"type":"question_')
-"""How events about asks begin. Others need not be decoded: most are others."""
+_REQUEST_PREFIXES = (b'{"type":"permission_', b'{"type":"question_')
+"""Prefixes of stored events about approvals. All other events, which are the most, are not decoded."""
 
 
 class UnansweredRequests:
-    """Replays stored events, in order, to find the unanswered requests of these runs, and which of their calls had no
-    effects for certain: those that asked before they did anything and were not allowed to.
+    """Replays stored events to find the unanswered requests of these runs. `not_run` are the calls that certainly had
+    no effects: they requested permission before their first action and did not get it.
     """
 
     def __init__(self, runs: Collection[RunId]) -> None:
@@ -52,7 +58,8 @@ class UnansweredRequests:
         self.not_run: set[ToolCallId] = set()
 
     def feed(self, body: bytes) -> None:
-        if not body.startswith(_ASKS):
+        """Add a stored event."""
+        if not body.startswith(_REQUEST_PREFIXES):
             return
         match decode_event(body):
             case (PermissionRequestEvent() | QuestionRequestEvent()) as asked:
@@ -77,7 +84,7 @@ class UnansweredRequests:
             self.not_run.discard(self._calls[request])
 
     def withdrawn(self) -> list[AskEvent]:
-        """What their own server would have said with the ends of these runs. Nobody answered: it names nobody."""
+        """Return the events that withdraw the open requests. They name no client, because none answered."""
         return [_withdrawn(request) for request in self._open.values()]
 
 
@@ -96,33 +103,35 @@ def _withdrawn(request: PermissionRequest | QuestionRequest) -> AskEvent:
     return PermissionNotificationEvent(Change("created", denied))
 
 
-# What becomes of runs that had no end when the server stopped. The plan is pure; one write carries it out.
+# Plan and execution.
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """The runs to end, with their outcome, and those to queue again; when it is carried out, what was withdrawn."""
+    """The runs to end with their outcomes, the runs to queue again and, after execution, the withdrawn requests."""
 
     ends: tuple[tuple[Run, Outcome], ...]
-    again: tuple[Run, ...]
+    requeued: tuple[Run, ...]
     withdrawn: tuple[AskEvent, ...] = ()
 
 
-def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:
-    """`open_runs` in the order in which they are to run; `hosts` are ended runs that others were folded into."""
+def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:
+    """Decide about each open run. `open_runs` are in queue order; `hosts` are ended runs that others were folded
+    into.
+    """
     outcomes: dict[RunId, Outcome] = {run.run_id: run.outcome for run in hosts.values() if run.outcome}
     ends: list[tuple[Run, Outcome]] = []
-    again: list[Run] = []
-    # A host, and a parent, is decided before those that follow it.
+    requeued: list[Run] = []
+    # A host or a parent is decided before the runs that share its outcome.
     for run in sorted(open_runs, key=lambda run: (bool(run.folded_into), bool(run.parent_run_id))):
         outcome = _outcome(run, outcomes)
         if outcome is None:
-            again.append(run)
+            requeued.append(run)
         else:
             outcomes[run.run_id] = outcome
             ends.append((run, outcome))
-    return RecoveryPlan(tuple(ends), tuple(again))
+    return RecoveryPlan(tuple(ends), tuple(requeued))
 
 
 def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
@@ -137,9 +146,9 @@ def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
     return None
 
 
-async def recover(engine: Engine, *, goes_on: bool = True) -> RecoveryPlan:
-    """Carry the plan out, in one transaction, before any run of the workspace starts. What waits goes on, or stays
-    where it is: stored.
+async def recover(engine: Engine, *, resume: bool = True) -> RecoveryPlan:
+    """Execute the plan in one transaction, before any run of the workspace starts. Requeued runs are dispatched if
+    `resume`; otherwise they stay stored.
     """
     ledger, workspace = engine.run_context.ledger, engine.record.id
     open_runs = await ledger.open_runs(workspace)
@@ -150,64 +159,66 @@ async def recover(engine: Engine, *, goes_on: bool = True) -> RecoveryPlan:
             record = await ledger.run(workspace, run.folded_into)
             if record is not None:
                 hosts[run.folded_into] = record.run
-    decided = plan(open_runs, hosts)
+    decided = plan_recovery(open_runs, hosts)
     operations: list[Operation] = []
     answers: dict[RunId, Message | None] = {}
-    said = {run.run_id: await _messages(engine, run) for run, _ in decided.ends}
-    left = await _leftovers(engine, [run for run, _ in decided.ends if unanswered(said[run.run_id])])
+    conversations = {run.run_id: await _messages(engine, run) for run, _ in decided.ends}
+    unanswered = await _find_unanswered_requests(
+        engine, [run for run, _ in decided.ends if unanswered_calls(conversations[run.run_id])]
+    )
     for run, outcome in decided.ends:
-        settled, answers[run.run_id] = _settle(engine, run, outcome, said[run.run_id], left.not_run)
-        operations += settled
+        repaired, answers[run.run_id] = _repair(engine, run, outcome, conversations[run.run_id], unanswered.not_run)
+        operations += repaired
         last = answers.get(run.folded_into or run.run_id)
         operations.append(_end(run, outcome, last, engine.clock.now_ms()))
     if operations:
-        decided = msgspec.structs.replace(decided, withdrawn=tuple(left.withdrawn()))
+        decided = msgspec.structs.replace(decided, withdrawn=tuple(unanswered.withdrawn()))
         stored = await _stored(engine, [*map(Announce, decided.withdrawn), *operations])
-        tell_hooks(stored, engine.run_context.hooks)
-    for run in decided.again if goes_on else ():
+        notify_hooks(stored, engine.run_context.hooks)
+    for run in decided.requeued if resume else ():
         engine.dispatch(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
     return decided
 
 
 async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
-    """If settling is refused, which nothing here should bring about, the runs end with nothing but their ends."""
+    """Store the operations. If they are refused, which would be a bug in the repair, store only the ends."""
     answer = await engine.recorder.put(*operations)
     if isinstance(answer, Refusal):
         answer = await engine.recorder.put(*(item for item in operations if isinstance(item, EndRun)))
     if isinstance(answer, Refusal):
-        raise Conflict(f"What an earlier server left could not be ended: {answer.reason}.")
+        raise Conflict(f"The runs of an earlier server could not be ended: {answer.reason}.")
     return answer
 
 
-async def _leftovers(engine: Engine, runs: Sequence[Run]) -> UnansweredRequests:
-    """What runs with unanswered calls had asked: only such a call can have asked."""
-    left = UnansweredRequests({run.run_id for run in runs})
+async def _find_unanswered_requests(engine: Engine, runs: Sequence[Run]) -> UnansweredRequests:
+    """Read the requests of runs with unanswered calls: only such a call can have an open request."""
+    unanswered = UnansweredRequests({run.run_id for run in runs})
     cursor = min((run.number for run in runs), default=0)
-    while runs and (page := await engine.run_context.ledger.events_after(engine.record.id, cursor, _PAGE)):
+    while runs and (page := await engine.run_context.ledger.events_after(engine.record.id, cursor, _PAGE_SIZE)):
         for number, body in page:
-            left.feed(body)
+            unanswered.feed(body)
             cursor = number
-    return left
+    return unanswered
 
 
 async def _messages(engine: Engine, run: Run) -> Sequence[Message]:
-    """A run that never started has no conversation; a folded one shares its host's."""
+    """Return the messages of a run; none if it never started or was folded, as it then shares its host's."""
     if not run.started_at or run.folded_into:
         return ()
     return await engine.run_context.ledger.messages_of_run(engine.record.id, run.run_id)
 
 
-def _settle(
+def _repair(
     engine: Engine, run: Run, outcome: Outcome, messages: Sequence[Message], not_run: Collection[ToolCallId]
 ) -> tuple[list[Operation], Message | None]:
     if not run.started_at or run.folded_into:
         return [], None
     now = engine.clock.now_ms() // 1000
-    author = MessageFactory(run.session_id, run.run_id, now, engine.new_id)
-    settled = settle(author, messages, TurnEnd(outcome, leaves_a_word=run.kind == "prompt"), not_run)
-    operations: list[Operation] = [PutMessage(message) for message in settled.put]
-    operations += [DeleteMessage(message_id) for message_id in settled.delete]
-    return operations, last_answer(updated(messages, settled.put), set(settled.delete))
+    factory = MessageFactory(run.session_id, run.run_id, now, engine.new_id)
+    repaired = repair(factory, messages, TurnEnd(outcome, adds_final_message=run.kind == "prompt"), not_run)
+    operations: list[Operation] = [PutMessage(message) for message in repaired.put]
+    operations += [DeleteMessage(message_id) for message_id in repaired.delete]
+    return operations, last_answer(merge_messages(messages, repaired.put), set(repaired.delete))
 
 
 def _end(run: Run, outcome: Outcome, last: Message | None, at: int) -> EndRun:

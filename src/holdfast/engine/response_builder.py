@@ -1,7 +1,7 @@
-"""A model's answer, put together part by part. Pure.
+"""Builds an assistant message from the parts of a streamed response. Pure.
 
-Each stream part answers the growth to be told: mostly one delta, whose cost does not depend on how much
-there is already. Text is kept in pieces and joined only when somebody wants the whole message.
+Each stream part yields the changes to publish: mostly one delta, whose cost does not depend on the length of the
+message. Text is kept in pieces and joined only when the whole message is requested.
 """
 
 from typing import TypeAlias, assert_never
@@ -105,7 +105,7 @@ class _Call:
 
 
 class ResponseBuilder:
-    """One assistant message in the making."""
+    """One assistant message that is being streamed. `taken` are tool call ids that must not be used again."""
 
     def __init__(self, message: Message, taken: frozenset[ToolCallId] = frozenset()) -> None:
         self._base = message
@@ -125,10 +125,11 @@ class ResponseBuilder:
         return not self._slots
 
     def anew(self) -> "ResponseBuilder":
-        """The same message with nothing said."""
+        """Return a builder of the same message without content."""
         return ResponseBuilder(self._base, self._taken)
 
     def feed(self, part: StreamPart, now: int) -> tuple[Growth, ...]:
+        """Add a part of the stream and return the changes to publish."""
         match part:
             case TextDelta(text=text):
                 return self._feed_text(text, now)
@@ -148,7 +149,9 @@ class ResponseBuilder:
                 assert_never(part)
 
     def extend(self, text: str) -> MessageDelta | None:
-        """What `feed` does with text that goes on where text was, which nearly every part is. None: it is not that."""
+        """Append text to an open text part: the fast path of `feed`, taken by nearly every part. None if not
+        applicable.
+        """
         if self._text is None or not text:
             return None
         if not text.isascii():
@@ -170,21 +173,21 @@ class ResponseBuilder:
         return frozenset(slot.id for slot in self._slots if isinstance(slot, _Call) and slot.malformed)
 
     def rewrite(self, id: ToolCallId, text: str) -> None:
-        """A finished call asks for something else now. `text` is a JSON object."""
+        """Replace the arguments of a finished call. `text` is a JSON object."""
         for slot in self._slots:
             if isinstance(slot, _Call) and slot.id == id:
                 slot.pieces = [encodable(text)]
                 self.size += len(text)
 
     def message(self, finish: Finish | None = None) -> Message:
-        """The whole message as it is now."""
+        """Return the whole message in its current state."""
         parts: list[Part] = [slot.part() for slot in self._slots]
         if finish is not None:
             parts.append(FinishPart(finish))
         return msgspec.structs.replace(self._base, parts=tuple(parts))
 
     def open_parts(self) -> tuple[MessagePart, ...]:
-        """The parts a late reader needs before deltas make sense to it."""
+        """Return every part in full, for subscribers that missed deltas."""
         return tuple(self._whole(index) for index in range(len(self._slots)))
 
     def _feed_text(self, text: str, now: int) -> tuple[Growth, ...]:
@@ -211,7 +214,7 @@ class ResponseBuilder:
         self.size += len(text)
         closed: tuple[Growth, ...] = ()
         if self._reasoning is not None and self._reasoning[1].signature:
-            # A signature is for the text before it, and for no more.
+            # A signature covers the text before it only, so later text starts a new part.
             closed = self._close_reasoning(now)
         if self._reasoning is None:
             index, slot = self._open_reasoning(now)
@@ -226,7 +229,7 @@ class ResponseBuilder:
         slot = _Reasoning(now)
         self._reasoning = (len(self._slots), slot)
         self._slots.append(slot)
-        # Text that follows belongs after this thought, not into the text before it.
+        # Text that follows belongs after this reasoning, not to the text part before it.
         self._text = None
         return self._reasoning
 
@@ -255,7 +258,7 @@ class ResponseBuilder:
             self._calls[part.id] = (index, call)
             return (*closed, self._whole(index))
         if part.id not in self._calls:
-            raise ProviderError("The provider went on with a tool call that it had never begun.")
+            raise ProviderError("The provider continued a tool call that it had not started.")
         index, call = self._calls[part.id]
         if isinstance(part, ToolCallDelta):
             call.pieces.append(encodable(part.text))
@@ -265,7 +268,7 @@ class ResponseBuilder:
         return (self._whole(index),)
 
     def _close_calls(self) -> tuple[Growth, ...]:
-        """Some providers never say that a call is complete."""
+        """Finish calls that are open at the end of the stream: some providers send no end of a call."""
         closed: list[MessagePart] = []
         for index, slot in enumerate(self._slots):
             if isinstance(slot, _Call) and not slot.finished:
@@ -274,7 +277,7 @@ class ResponseBuilder:
         return tuple(closed)
 
     def _unused_id(self, id: ToolCallId) -> ToolCallId:
-        """Results are matched by id, so two calls of one session never share one."""
+        """Return the id, or a variant that is unique in the session: results are matched by id."""
         taken = self._taken.union(slot.id for slot in self._slots if isinstance(slot, _Call))
         base = id or ToolCallId("call")
         candidate, count = base, 1

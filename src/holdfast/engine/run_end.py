@@ -1,4 +1,4 @@
-"""How runs end: what is written, in one transaction, and in which order it is told."""
+"""Ends of runs: the operations that are stored in one transaction, and the order of publication."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from holdfast.domain.ledger import DeleteMessage, EndRun, Entry, Operation, Patc
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
-from holdfast.engine.history_repair import RepairedTurn, TurnEnd, settle, unanswered
+from holdfast.engine.history_repair import RepairedTurn, TurnEnd, repair, unanswered_calls
 from holdfast.engine.lifecycle import Effect, End
 from holdfast.engine.ports import Hooks, Outlet
 from holdfast.engine.turn import Turn
@@ -20,22 +20,22 @@ from holdfast.engine.turn import Turn
 __all__ = [
     "INTERRUPTED",
     "announce_ends",
-    "bare_end",
-    "describe",
-    "end_of_turn",
-    "end_of_waiting",
+    "describe_end",
+    "end_turn_operations",
+    "end_waiting_run",
     "last_answer",
     "leading_ends",
-    "tell_hooks",
-    "updated",
+    "merge_messages",
+    "minimal_end",
+    "notify_hooks",
 ]
 
 _NOT_REACHED: frozenset[Trouble] = frozenset({"connection", "not_running", "loading"})
 INTERRUPTED = "The server stopped before this run was finished."
 
 
-def describe(outcome: Outcome, error: BaseException | None) -> TurnEnd:
-    """What people are told. A fault of our own names its kind; nobody is shown a traceback."""
+def describe_end(outcome: Outcome, error: BaseException | None) -> TurnEnd:
+    """Return title and details of an end for display. An internal error names its exception type, not its traceback."""
     if outcome == "interrupted":
         return TurnEnd(outcome, "Interrupted", INTERRUPTED)
     if outcome != "failed":
@@ -45,52 +45,52 @@ def describe(outcome: Outcome, error: BaseException | None) -> TurnEnd:
     if isinstance(error, HoldfastError):
         return TurnEnd(outcome, "Error", str(error))
     kind = type(error).__name__ if error is not None else "the task was cancelled from outside"
-    return TurnEnd(outcome, "Internal error", f"Something in Holdfast broke ({kind}). The log has the details.")
+    return TurnEnd(outcome, "Internal error", f"Internal error in Holdfast ({kind}). The log has the details.")
 
 
-def end_of_turn(turn: Turn, ends: Sequence[End], ending: TurnEnd, at: int) -> list[Operation]:
-    """Settle the conversation, then end the run and those folded into it."""
+def end_turn_operations(turn: Turn, ends: Sequence[End], ending: TurnEnd, at: int) -> list[Operation]:
+    """Return the operations that repair the conversation and end the run and the runs folded into it."""
     start = [] if turn.is_started else [StartRun(turn.run.run_id, at)]
     messages = turn.close()
-    settled = RepairedTurn()
+    repaired = RepairedTurn()
     if ending.outcome != "completed":
-        ending = msgspec.structs.replace(ending, leaves_a_word=turn.run.kind == "prompt")
-        not_run = {call.id for call in unanswered(messages)} - turn.acting
-        settled = settle(turn.author, messages, ending, not_run)
-    # Later requests failed in a run that had already begun its work: that is a failure like any other.
+        ending = msgspec.structs.replace(ending, adds_final_message=turn.run.kind == "prompt")
+        not_run = {call.id for call in unanswered_calls(messages)} - turn.running_calls
+        repaired = repair(turn.factory, messages, ending, not_run)
+    # Only a failure of the first request means that the model cannot be reached.
     ending = msgspec.structs.replace(ending, model_unreachable=ending.model_unreachable and turn.step <= 1)
-    known = {message.id for message in settled.put}.union(settled.delete)
-    last = last_answer(updated(messages, settled.put), set(settled.delete))
+    known = {message.id for message in repaired.put}.union(repaired.delete)
+    last = last_answer(merge_messages(messages, repaired.put), set(repaired.delete))
     return [
         *start,
         *(PutMessage(message) for message in turn.unstored() if message.id not in known),
-        *(PutMessage(message) for message in settled.put),
-        *(DeleteMessage(message_id) for message_id in settled.delete),
-        *turn.with_cost(turn.parting or (PatchSession(SessionPatch(turn.run.session_id, at // 1000)),)),
+        *(PutMessage(message) for message in repaired.put),
+        *(DeleteMessage(message_id) for message_id in repaired.delete),
+        *turn.with_cost(turn.last_operations or (PatchSession(SessionPatch(turn.run.session_id, at // 1000)),)),
         *(_end(end, ending, at, last) for end in ends),
     ]
 
 
-def end_of_waiting(end: End, at: int) -> Operation:
-    """A run cancelled while it waits leaves no messages; its prompt is kept in its row."""
+def end_waiting_run(end: End, at: int) -> Operation:
+    """Return the end of a run that was cancelled while it waited. It has no messages; its row keeps the prompt."""
     return EndRun(end.run, end.outcome, at)
 
 
 def leading_ends(outbox: deque[Effect]) -> Iterator[End]:
-    """Ends decided together are stored and told together."""
+    """Remove and return the ends at the front of the outbox: they were decided together and are stored together."""
     while outbox and isinstance(end := outbox[0], End):
         outbox.popleft()
         yield end
 
 
-def bare_end(end: End, error: BaseException | None, at: int) -> EndRun:
-    """Nothing but the end, and why: of a turn that could not be settled."""
-    why = describe(end.outcome, error).details
+def minimal_end(end: End, error: BaseException | None, at: int) -> EndRun:
+    """Return the end of a turn whose conversation could not be repaired."""
+    why = describe_end(end.outcome, error).details
     return EndRun(end.run, end.outcome, at, error=why, folded_into=end.host or RunId(""))
 
 
 def announce_ends(session: SessionId, outlet: Outlet, hooks: Hooks, receipt: Receipt) -> None:
-    """Tell an end: the last message, the session, the error, `run_complete`, and that the turn is over. Then hooks."""
+    """Publish an end: last message, session, error notice, `run_complete`, `agent_finished`. Then notify the hooks."""
     last = [entry for entry in receipt.entries if isinstance(entry.event, RunCompleteEvent)]
     outlet.publish(entry for entry in receipt.entries if not isinstance(entry.event, RunCompleteEvent))
     for entry in last:
@@ -100,11 +100,11 @@ def announce_ends(session: SessionId, outlet: Outlet, hooks: Hooks, receipt: Rec
     outlet.publish(last)
     finished = AgentNotice("agent_finished", session_id=session, session_title=_title(receipt))
     outlet.publish_live(AgentEvent(Change("created", finished)))
-    tell_hooks(receipt, hooks)
+    notify_hooks(receipt, hooks)
 
 
-def tell_hooks(receipt: Receipt, hooks: Hooks) -> None:
-    """Of the ends that everybody else has heard of."""
+def notify_hooks(receipt: Receipt, hooks: Hooks) -> None:
+    """Call the hooks for each published end."""
     for entry in receipt.entries:
         if isinstance(entry.event, RunCompleteEvent):
             hooks.after_run(entry.event.change.object)
@@ -137,15 +137,15 @@ def _end(end: End, ending: TurnEnd, at: int, last: Message | None) -> EndRun:
     )
 
 
-def updated(messages: Sequence[Message], put: Sequence[Message]) -> list[Message]:
-    """The conversation with changed messages in their places and new ones at its end."""
+def merge_messages(messages: Sequence[Message], put: Sequence[Message]) -> list[Message]:
+    """Return the conversation with changed messages in place and new ones appended."""
     newer = {message.id: message for message in put}
     merged = [newer.pop(message.id, message) for message in messages]
     return [*merged, *newer.values()]
 
 
 def last_answer(messages: Sequence[Message], removed: set[MessageId]) -> Message | None:
-    """The run's answer: its last assistant message, and a summary only if there is nothing else."""
+    """Return the last assistant message of a run; a summary only if there is no other."""
     answers = [message for message in messages if message.role == "assistant" and message.id not in removed]
     plain = [message for message in answers if not message.is_summary_message]
     return (plain or answers)[-1] if answers else None

@@ -1,4 +1,4 @@
-"""Making, renaming and removing sessions."""
+"""Creates, renames and deletes sessions."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -19,6 +19,8 @@ CleanUp: TypeAlias = Callable[[Sequence[SessionId]], Awaitable[None]]
 
 
 class Sessions:
+    """Sessions of one workspace."""
+
     def __init__(self, engine: Engine, inputs: Inputs) -> None:
         self._engine = engine
         self._inputs = inputs
@@ -26,6 +28,7 @@ class Sessions:
     async def create(
         self, title: str = "New session", parent: SessionId | None = None, id: SessionId | None = None
     ) -> Session:
+        """Create a session, with a new id unless one is given."""
         now = self._engine.clock.now_ms() // 1000
         session = Session(
             id=id or SessionId(self._engine.new_id()),
@@ -45,18 +48,19 @@ class Sessions:
         return session
 
     async def note_shell(self, session: SessionId, command: ShellCommand) -> None:
-        """Keep what a person ran; a turn that is under way sees it after its running step.
+        """Store a command that the user ran. An active turn sees it after its current step.
 
-        Nothing happens if there is no such session.
+        No effect if the session does not exist.
         """
-        author = MessageFactory(session, RunId(""), self._engine.clock.now_ms() // 1000, self._engine.new_id)
-        message = author.shell(command)
+        factory = MessageFactory(session, RunId(""), self._engine.clock.now_ms() // 1000, self._engine.new_id)
+        message = factory.shell(command)
         answer = await self._engine.recorder.put(PutMessage(message))
         turn = self._engine.turn_of(session)
         if turn is not None and not isinstance(answer, Refusal):
-            turn.add_later(message)
+            turn.queue_message(message)
 
     async def rename(self, session: SessionId, title: str) -> Session:
+        """Change the title. Raises `UnknownSession`."""
         patch = SessionPatch(session, self._engine.clock.now_ms() // 1000, title=title)
         answer = await self._engine.recorder.put(PatchSession(patch))
         if isinstance(answer, Refusal):
@@ -65,12 +69,12 @@ class Sessions:
 
     async def delete(self, session: SessionId, clean_up: CleanUp | None = None) -> None:
         """Delete a session with its children. A busy one is cancelled first; its end is published, and `session
-        deleted` is the last of it. From the first moment on it accepts no prompts.
+        deleted` is its last event. It accepts no prompts from the start of the deletion.
 
-        `clean_up` removes what is kept elsewhere, given the ids of all that go: before the deletion, so that a crash
-        leaves nothing without an owner, and after it.
+        `clean_up` removes data outside of the store and is called with the ids of all deleted sessions: before the
+        deletion, so that a crash leaves no data without a session, and after it.
         """
-        with self._inputs.refusing(session):
+        with self._inputs.refuse_prompts(session):
             while True:
                 await self._inputs.cancel(session)
                 await self._engine.wait_until_idle(session)
@@ -86,7 +90,7 @@ class Sessions:
             await clean_up(family)
 
     async def _family(self, session: SessionId) -> list[SessionId]:
-        """The session and all below it."""
+        """Return the session and its descendants."""
         parents = {
             item.id: item.parent_session_id
             for item in (await self._engine.run_context.ledger.snapshot(self._engine.record.id, None)).sessions

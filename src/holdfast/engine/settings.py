@@ -1,4 +1,4 @@
-"""What a user may set about the engine. Times in seconds."""
+"""Settings of the engine. Times are in seconds."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ __all__ = ["EngineSettings", "Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What an unwatched run may use at most; beyond it the run ends `failed`. 0 is no limit."""
+    """Maximum steps, minutes and cost of a run; beyond them it ends `failed`. 0 is no limit."""
 
     steps: int = 500
     minutes: float = 480.0
@@ -20,23 +20,23 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """Limits, timeouts and intervals of the engine, in seconds where no unit is named."""
 
     grace: float = 2.0
-    """How long the tools of a cancelled run may take to stop."""
+    """Time that the tools of a cancelled run have to stop."""
     margin: float = 0.15
-    """How long after the grace a run that does not stop is given up; its end follows at once."""
+    """Time after the grace until a run that does not stop is abandoned and ended."""
     closing: float = 1.0
-    """How long a shutdown waits for the last writes, beyond the grace."""
+    """Time that a shutdown waits for the last writes, beyond the grace."""
     cancel_write: float = 0.25
-    """How long a cancel waits for the disk before it is carried out all the same."""
+    """Time that the response to a cancel waits for its write. The cancel itself takes effect at once."""
     retry_first: float = 0.05
     retry_longest: float = 1.0
-    """How often an end is tried again while the storage fails."""
+    """Delays between attempts to store an end: the first, doubled up to the longest."""
     retries: RetryPolicy = RetryPolicy()
-    """How often a provider that failed is asked again."""
+    """Retries of provider requests."""
     parallel_tools: int = 5
-    helper_depth: int = 2
-    """How many helpers may stand below each other; 0 is none."""
-    helpers: int = 16
-    """How many helpers of one run may be under way at once."""
+    subagent_depth: int = 2
+    """Maximum nesting of sub-agents; 0 for none."""
+    max_subagents: int = 16
+    """Maximum number of sub-agents of one run that run at the same time."""
     auto_summarize: bool = True
     titles: bool = True
     limits: Limits = Limits()

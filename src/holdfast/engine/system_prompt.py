@@ -1,6 +1,6 @@
-"""What a model is told before the conversation: our own words, then the facts of the place.
+"""The system prompt: instructions, context files, facts about the workspace.
 
-The order goes from what never changes to what changes most, so that a provider can keep the beginning.
+Ordered from constant to variable content, so that providers can cache the prefix.
 """
 
 from collections.abc import Iterator
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.run_context import text
 
-__all__ = ["git_note", "helper_instructions", "system_prompt"]
+__all__ = ["git_note", "subagent_prompt", "system_prompt"]
 
 
 def system_prompt(place: ProjectContext) -> str:
-    """For the model that does the work."""
+    """Return the system prompt of a run that is not a sub-agent's."""
     sections = [text("system.md").strip(), *_context(place), *place.notes, "\n".join(_facts(place))]
     return "\n\n".join(sections) + "\n"
 
 
-def helper_instructions(place: ProjectContext, name: str = "task.md", prompt: str = "") -> str:
+def subagent_prompt(place: ProjectContext, name: str = "task.md", prompt: str = "") -> str:
     """Return the system prompt of a sub-agent. A custom prompt is followed by the project's context files."""
     words = [prompt.strip(), *_context(place)] if prompt.strip() else [text(name).strip()]
     return "\n\n".join([*words, "\n".join(_facts(place))]) + "\n"

@@ -1,4 +1,6 @@
-"""A session's title, made by the small model beside the first turn. A cancel of the turn leaves it alone."""
+"""Generates session titles with the small model, in parallel to the first turn. A cancel of the turn does not stop
+it.
+"""
 
 import re
 from collections.abc import Callable
@@ -19,27 +21,30 @@ from holdfast.engine.run_context import RunContext, text
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["FALLBACK_LENGTH", "Titler", "clean_title", "fallback_title", "make_title"]
+__all__ = ["FALLBACK_LENGTH", "TitleGenerator", "clean_title", "fallback_title", "generate_title"]
 
 FALLBACK_LENGTH = 50
-_MOST_TOKENS = 40
-_THOUGHTS = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+_MAX_TOKENS = 40
+_REASONING = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
 
 def clean_title(raw: str) -> str:
-    """One line, without thoughts and surrounding quotation marks."""
-    return " ".join(_THOUGHTS.sub("", raw).split()).strip("\"'` ")
+    """Return the title as one line without reasoning and surrounding quotation marks."""
+    return " ".join(_REASONING.sub("", raw).split()).strip("\"'` ")
 
 
 def fallback_title(prompt: str) -> str:
+    """Return the beginning of the prompt, used if no model generates a title."""
     line = " ".join(prompt.split())
     return line if len(line) <= FALLBACK_LENGTH else line[: FALLBACK_LENGTH - 1].rstrip() + "…"
 
 
-async def make_title(model: Model, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
-    """A title. Raises `ProviderError`, also for a title that was cut off. `charge` is told what it cost in any case."""
+async def generate_title(model: Model, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
+    """Generate a title. `charge` is called with its cost, even if it fails. Raises `ProviderError`, also if it is cut
+    off.
+    """
     messages = conversation((prompt,), model.info)
-    request = ModelRequest(session, text("title.md"), messages, (), _MOST_TOKENS)
+    request = ModelRequest(session, text("title.md"), messages, (), _MAX_TOKENS)
     pieces: list[str] = []
     charged = 0.0
     reason = ""
@@ -61,8 +66,8 @@ async def make_title(model: Model, session: SessionId, prompt: Message, charge: 
     return clean_title(encodable("".join(pieces)))
 
 
-class Titler:
-    """Names sessions in the background, and stops when the workspace does."""
+class TitleGenerator:
+    """Generates titles in background tasks."""
 
     def __init__(self, run_context: RunContext, recorder: Recorder, clock: Clock) -> None:
         self._run_context = run_context
@@ -70,24 +75,26 @@ class Titler:
         self._clock = clock
         self._tasks = TaskOwner()
 
-    def consider(self, turn: Turn, prompt: Message) -> None:
-        """Name the session if this is the first thing anybody said in it."""
+    def generate_for_first_prompt(self, turn: Turn, prompt: Message) -> None:
+        """Start generating a title if this is the first prompt of the session."""
         run = turn.run
         if self._run_context.settings.titles and not run.parent_run_id and text_of(prompt).strip():
-            self._tasks.start(self._name(turn, prompt), name=f"title {run.session_id}")
+            self._tasks.start(self._set_title(turn, prompt), name=f"title {run.session_id}")
 
     def stop(self) -> None:
+        """Cancel all tasks."""
         self._tasks.cancel_all()
 
     async def drain(self) -> None:
+        """Wait until all tasks have ended."""
         await self._tasks.drain()
 
-    async def _name(self, turn: Turn, prompt: Message) -> None:
-        # A title is a nicety: a store that fails now has more important things to say.
+    async def _set_title(self, turn: Turn, prompt: Message) -> None:
+        # A title is optional: a failing store is reported by other writes.
         with suppress(StorageError):
-            await self._name_if_first(turn, prompt)
+            await self._set_title_if_first(turn, prompt)
 
-    async def _name_if_first(self, turn: Turn, prompt: Message) -> None:
+    async def _set_title_if_first(self, turn: Turn, prompt: Message) -> None:
         run = turn.run
         messages = await self._run_context.ledger.messages(self._run_context.workspace, run.session_id)
         if has_user_text(message for message in messages if message.run_id != run.run_id):
@@ -102,19 +109,19 @@ class Titler:
             turn.spend(cost)
 
         try:
-            title = await self._best(run.session_id, prompt, charge)
+            title = await self._generate(run.session_id, prompt, charge)
         finally:
-            # A response that was reported is paid for, also if the workspace closes before the title is there.
+            # Store the cost of a reported response even if the workspace closes before the title is complete.
             if title is not None or costs:
                 now = self._clock.now_ms() // 1000
                 patch = SessionPatch(run.session_id, now, title=title, only_if_title=before, add_cost=sum(costs))
                 stored = self._recorder.put(PatchSession(patch), sync=False)
         await stored
 
-    async def _best(self, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
+    async def _generate(self, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
         for choose in (self._run_context.models.small, self._run_context.models.large):
             try:
-                title = await make_title(await choose(), session, prompt, charge)
+                title = await generate_title(await choose(), session, prompt, charge)
             except ProviderError:
                 continue
             return title or fallback_title(text_of(prompt))

@@ -25,17 +25,17 @@ from holdfast.domain.tools import TOOLS, UNASKED, Inquiry, Permit, SubagentTask,
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn, TurnClosed
 
-__all__ = ["NOT_RUN", "answer_without_running", "asked_for", "refusal", "run_calls", "told"]
+__all__ = ["NOT_RUN", "add_hook_output", "permit_for_hook", "refusal", "reject_calls", "run_calls"]
 
 
-# What becomes of a tool call when hooks have spoken. Pure.
+# Effects of hook rulings on a tool call. Pure.
 
 _REFUSED = "A hook of the user's refused this call."
 _HALTED = "A hook of the user's stopped the turn."
 
 
 def refusal(ruling: Ruling) -> ToolOutcome | None:
-    """The result of a call that is not carried out; None if it is."""
+    """Return the result of a call that a hook refuses; None if the call is executed."""
     if ruling.halts:
         return ToolOutcome(ruling.reason or _HALTED, is_error=True, stops_turn=True)
     if ruling.decision == "deny":
@@ -43,19 +43,19 @@ def refusal(ruling: Ruling) -> ToolOutcome | None:
     return None
 
 
-def asked_for(use: ToolUse, ruling: Ruling, path: str) -> Permit:
-    """What somebody is asked because a hook wants them to be."""
+def permit_for_hook(use: ToolUse, ruling: Ruling, path: str) -> Permit:
+    """Return the permission request that a hook demands."""
     command = use.input.get("command")
     line = command if use.name == "bash" and isinstance(command, str) else ""
-    what = ruling.reason or f"A hook wants to know whether {use.name} may do this."
+    what = ruling.reason or f"A hook requires approval for this call of {use.name}."
     where = use.input.get("working_dir") if line else ""
-    # A rule that is saved for a command holds in the directory in which it would be run.
+    # A rule that is saved for a command is valid in the directory in which the command would run.
     directory = posixpath.normpath(posixpath.join(path, where)) if isinstance(where, str) and where else path
     return Permit(use.name, "execute", directory, what, dict(use.input), line)
 
 
-def told(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> ToolOutcome:
-    """The result with what the hooks have to say to the model, and with what screens show of them."""
+def add_hook_output(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> ToolOutcome:
+    """Return the result extended by the hooks' texts for the model and their reports for screens."""
     after = after or Ruling()
     notes = [before.context]
     if after.decision == "deny" or after.halts:
@@ -69,12 +69,12 @@ def told(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> T
     return msgspec.structs.replace(
         outcome,
         content=content,
-        metadata=_with(outcome.metadata, said) if said else outcome.metadata,
+        metadata=_merge_metadata(outcome.metadata, said) if said else outcome.metadata,
         stops_turn=outcome.stops_turn or after.halts,
     )
 
 
-def _with(metadata: str, said: dict[str, dict[str, object]]) -> str:
+def _merge_metadata(metadata: str, said: dict[str, dict[str, object]]) -> str:
     try:
         known = json.loads(metadata) if metadata else {}
     except ValueError:
@@ -82,7 +82,7 @@ def _with(metadata: str, said: dict[str, dict[str, object]]) -> str:
     return json.dumps({**known, **said} if isinstance(known, dict) else said, ensure_ascii=False)
 
 
-# Carry out the tool calls of one step.
+# Execution of the tool calls of one step.
 
 NOT_RUN = "Not run: the answer was cut off before the calls were complete."
 _STOPPED = "Not run: the turn was stopped by the call before."
@@ -90,7 +90,7 @@ _MALFORMED = "Not run: the arguments were not a JSON object. Send the call again
 
 
 class _Context:
-    """A tool's view of the run it works for."""
+    """The `ToolContext` of one call."""
 
     def __init__(self, turn: Turn, run_context: RunContext, message: Message, call: ToolCall) -> None:
         self._turn = turn
@@ -104,8 +104,8 @@ class _Context:
         self.takes_images = turn.takes_images
         self._is_allowed = False
         self._has_begun = False
-        """Whether it was allowed anything yet."""
-        self._said = 0
+        """Whether the call got a permission or an answer, after which it may have effects."""
+        self._output_length = 0
 
     def now_ms(self) -> int:
         return self._turn.now_ms()
@@ -127,23 +127,25 @@ class _Context:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Nothing is done before the first answer. A call that does not get it has had no effects."""
+        """Mark the call as not running until its first permission: a call that does not get it has had no effects."""
         if not self._has_begun:
-            self._turn.acting.discard(self.tool_call_id)
+            self._turn.running_calls.discard(self.tool_call_id)
         yield
         self._has_begun = True
-        self._turn.acting.add(self.tool_call_id)
+        self._turn.running_calls.add(self.tool_call_id)
 
-    async def follow(self, ruling: Ruling, use: ToolUse) -> None:
-        """Ask because hooks want it, or do not ask because they do not. Raises `PermissionDenied`."""
+    async def apply_ruling(self, ruling: Ruling, use: ToolUse) -> None:
+        """Request permission if a hook demands it; skip later requests if a hook allows the call. Raises
+        `PermissionDenied`.
+        """
         if ruling.decision == "ask":
             run = self._turn.run
-            permit = asked_for(use, ruling, self.workspace_path)
+            permit = permit_for_hook(use, ruling, self.workspace_path)
             permissions = self._run_context.permissions
             await permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo, insists=True)
         self._is_allowed = ruling.decision in ("allow", "ask")
 
-    async def enter(self, use: ToolUse) -> None:
+    async def check_rules(self, use: ToolUse) -> None:
         """Have the rules consulted for a tool that requests no permission itself. Raises `PermissionDenied`."""
         if use.name in UNASKED:
             what, action = f"Use the tool {use.name}", TOOLS[use.name][0]
@@ -151,7 +153,7 @@ class _Context:
 
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
-            raise ToolError("Nobody is there to answer questions. Decide by yourself, and say what you assumed.")
+            raise ToolError("Questions cannot be answered in this run. Decide yourself, and state your assumptions.")
         with self._waiting():
             return await self._run_context.permissions.inquire(self, inquiry)
 
@@ -159,13 +161,13 @@ class _Context:
         return await self._run_context.start_subagent(self, task)
 
     def say(self, text: str) -> None:
-        offset, self._said = self._said, self._said + len(text)
+        offset, self._output_length = self._output_length, self._output_length + len(text)
         output = ToolOutput(self.session_id, self.message_id, self.tool_call_id, offset, encodable(text))
-        self._turn.say(ToolOutputEvent(output))
+        self._turn.publish_output(ToolOutputEvent(output))
 
 
 class _Step:
-    """The calls of one answer."""
+    """The tool calls of one response."""
 
     def __init__(self, turn: Turn, run_context: RunContext, message: Message, tools: Sequence[Tool]) -> None:
         self.turn = turn
@@ -184,12 +186,14 @@ class _Step:
         self._stop_if_cancelled()
         outcome = ToolOutcome(_STOPPED, is_error=True) if self.is_stopped else await self._outcome(call)
         self.is_stopped = self.is_stopped or outcome.stops_turn
-        await self.turn.add_result(self.turn.author.tool(_result(call, outcome)))
-        # A tool may keep its cancellation to itself: what it answers counts, but nothing follows it.
+        await self.turn.add_result(self.turn.factory.tool(_result(call, outcome)))
+        # A tool may suppress its cancellation: its result is stored, but nothing follows it.
         self._stop_if_cancelled()
 
     def _stop_if_cancelled(self) -> None:
-        """Calls side by side have tasks of their own, which learn of a cancel a moment later than the run does."""
+        """Raise `CancelledError` if the run is cancelled. Parallel calls have tasks of their own, cancelled a moment
+        later.
+        """
         if any(task is not None and task.cancelling() for task in (self._task, asyncio.current_task())):
             raise asyncio.CancelledError
 
@@ -199,7 +203,7 @@ class _Step:
         tool = self.tools.get(call.name)
         if tool is None:
             known = ", ".join(sorted(self.tools)) or "none"
-            return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
+            return ToolOutcome(f"There is no tool called {call.name}. Available: {known}.", is_error=True)
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
         use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
         ruling = await self.run_context.hooks.before_tool(use)
@@ -207,24 +211,24 @@ class _Step:
             use = msgspec.structs.replace(use, input=ruling.input)
             await self.turn.rewrite_call(call.id, msgspec.json.encode(use.input).decode())
         if (refused := refusal(ruling)) is not None:
-            return told(refused, ruling)
+            return add_hook_output(refused, ruling)
         context = _Context(self.turn, self.run_context, self.message, call)
         try:
-            await context.follow(ruling, use)
-            await context.enter(use)
+            await context.apply_ruling(ruling, use)
+            await context.check_rules(use)
             outcome = await self._attempt(tool, context, use)
         except PermissionDenied as error:
-            return told(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)
+            return add_hook_output(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)
         try:
             after = await self.run_context.hooks.after_tool(use, outcome)
         except asyncio.CancelledError:
-            # What the tool has done is told all the same; nothing follows it.
+            # The result is stored nevertheless; nothing follows it.
             after = None
-        return told(outcome, ruling, after)
+        return add_hook_output(outcome, ruling, after)
 
     async def _attempt(self, tool: Tool, context: _Context, use: ToolUse) -> ToolOutcome:
-        """What the tool answers, or how it failed. Raises `PermissionDenied`."""
-        self.turn.acting.add(use.tool_call_id)
+        """Run the tool and return its result or its error. Raises `PermissionDenied`."""
+        self.turn.running_calls.add(use.tool_call_id)
         try:
             return await tool.run(context, use.input)
         except PermissionDenied:
@@ -235,29 +239,30 @@ class _Step:
             raise
         except asyncio.CancelledError:
             self._stop_if_cancelled()
-            return ToolOutcome(f"{use.name} gave up.", is_error=True)
+            return ToolOutcome(f"{use.name} was cancelled.", is_error=True)
         except Exception as error:
             return ToolOutcome(f"{use.name} failed: {type(error).__name__}: {error}", is_error=True)
 
 
 async def run_calls(turn: Turn, run_context: RunContext, message: Message, tools: Sequence[Tool]) -> bool:
-    """Run the calls of `message` and record a result for each. True if one of them stops the turn."""
+    """Run the calls of `message` and store a result for each. Return whether one of them stops the turn."""
     step = _Step(turn, run_context, message, tools)
-    for side_by_side, calls in groupby(message.tool_calls, key=step.is_parallel):
-        if side_by_side:
-            await _together(step, calls, run_context.settings.parallel_tools)
+    for is_parallel, calls in groupby(message.tool_calls, key=step.is_parallel):
+        if is_parallel:
+            await _run_parallel(step, calls, run_context.settings.parallel_tools)
         else:
             for call in calls:
                 await step.run(call)
     return step.is_stopped
 
 
-async def answer_without_running(turn: Turn, message: Message, why: str) -> None:
+async def reject_calls(turn: Turn, message: Message, why: str) -> None:
+    """Store an error result for each call of `message` without running it."""
     for call in message.tool_calls:
-        await turn.add_result(turn.author.tool(_result(call, ToolOutcome(why, is_error=True))))
+        await turn.add_result(turn.factory.tool(_result(call, ToolOutcome(why, is_error=True))))
 
 
-async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
+async def _run_parallel(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
     places = asyncio.Semaphore(most)
 
     async def one(call: ToolCall) -> None:
@@ -269,7 +274,7 @@ async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
             for call in calls:
                 group.create_task(one(call))
     except BaseExceptionGroup as errors:
-        # The run has one error; the others are of the same making.
+        # Raise the first error only: a run has one error.
         raise errors.exceptions[0] from None
 
 

@@ -1,7 +1,11 @@
-"""What one run has said and done so far, on its way to the store and to those who listen.
+"""The conversation of one run while it is active: records and publishes what its task produces.
 
-A turn outlives its task: when the task is cancelled or abandoned, whoever ends the run still finds here
-what has to be settled. Once closed, it lets nothing of its task through any more.
+A turn outlives its task: when the task is cancelled or abandoned, the engine finds here the messages to repair and the
+costs to store. After `close`, everything that the task still produces is discarded.
+
+Text deltas are published at once and stored in groups (`Pace`): the work per delta does not depend on the length of the
+message. A change of structure (a tool call, the end of reasoning) stores the whole message, unless such writes already
+cost more than the message itself.
 """
 
 import asyncio
@@ -46,41 +50,41 @@ __all__ = ["Pace", "Turn", "TurnClosed"]
 
 
 class TurnClosed(HoldfastError):
-    """This turn is over; what its task still does is not recorded."""
+    """The turn is closed; operations of its task are no longer recorded."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How often a growing message reaches the store. A crash loses at most this much of what was streamed."""
+    """Interval at which a growing message is stored. A crash loses at most this much streamed text."""
 
     seconds: float = 0.25
     characters: int = 4_096
 
 
 class Turn:
-    """The conversation of one run, and the answer that is being written now."""
+    """The messages of one run, including the response that is being streamed."""
 
     def __init__(
         self, run: Run, *, recorder: Recorder, outlet: Outlet, clock: Clock, new_id: NewId, pace: Pace
     ) -> None:
         self.run = run
         self.brief: Brief | None = None
-        """What its prompt stands for, if that is more than it says."""
+        """The expansion of the prompt, if it is a command."""
         self.messages: list[Message] = []
-        """All messages of this run that do not grow any more, in order."""
+        """All complete messages of this run, in order."""
         self.is_started = False
-        self.parting: tuple[Operation, ...] = ()
-        """What is to be stored with the end of a turn that came to its end by itself."""
+        self.last_operations: tuple[Operation, ...] = ()
+        """Operations to store with the end of a turn that was not cut off."""
         self.step = 0
         self._began = asyncio.get_running_loop().time()
         self.cost = 0.0
         """Cost of all reported responses on behalf of this run, its title and its sub-agents included."""
-        self.sender: Turn | None = None
+        self.parent: Turn | None = None
         """The turn that waits for this one, if this is a sub-agent's."""
-        self.payers: tuple[SessionId, ...] = (run.session_id,)
+        self.charged_sessions: tuple[SessionId, ...] = (run.session_id,)
         """The sessions whose cost grows with this run: its own, and those above a sub-agent's."""
         self._charged = 0.0
         self._paid = 0.0
-        self.acting: set[ToolCallId] = set()
+        self.running_calls: set[ToolCallId] = set()
         """Calls that may have had effects."""
         self.takes_images = False
         self._recorder = recorder
@@ -95,13 +99,13 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
         self._unstored: dict[MessageId, Message] = {}
         self._unanswered = 0
-        self._later: list[Message] = []
-        self._earlier_calls: frozenset[ToolCallId] = frozenset()
+        self._queued: list[Message] = []
+        self._used_call_ids: frozenset[ToolCallId] = frozenset()
         self._closed = False
-        self._said: tuple[Message, ...] = ()
+        self._final_messages: tuple[Message, ...] = ()
 
     @property
-    def author(self) -> MessageFactory:
+    def factory(self) -> MessageFactory:
         return MessageFactory(self.run.session_id, self.run.run_id, self._clock.now_ms() // 1000, self._new_id)
 
     def now_ms(self) -> int:
@@ -109,11 +113,11 @@ class Turn:
 
     @property
     def minutes(self) -> float:
-        """How long it has worked. A clock that is set, or went on while the machine slept, does not count."""
+        """Duration of the turn by the monotonic clock: neither setting the clock nor suspending the machine counts."""
         return (asyncio.get_running_loop().time() - self._began) / 60
 
     async def record(self, *operations: Operation, sync: bool = False) -> Receipt:
-        """Store operations of this run; a refusal is a fault of this turn."""
+        """Store operations of this run, with the cost that is due. Raises `Conflict` if the store refuses them."""
         if self._closed:
             raise TurnClosed
         for operation in operations:
@@ -141,28 +145,28 @@ class Turn:
         return answer
 
     def charge(self, cost: float) -> None:
-        """Count what a response costs, for the limits now and for the sessions with the next write."""
+        """Add the cost of a response: to the limits at once, to the sessions with the next write."""
         self._charged += cost
         self.spend(cost)
 
     def spend(self, cost: float) -> None:
-        """Count a cost that is stored elsewhere: of a title, or of a sub-agent."""
+        """Add a cost that is stored elsewhere, of a title or a sub-agent, to the limits of this run and its parents."""
         self.cost += cost
-        if self.sender is not None:
-            self.sender.spend(cost)
+        if self.parent is not None:
+            self.parent.spend(cost)
 
     @property
     def _due(self) -> float:
         return self._charged - self._paid
 
     def with_cost(self, operations: Sequence[Operation]) -> list[Operation]:
-        """The operations that end the run, with the cost that is not stored yet."""
+        """Return the operations that end the run, extended by the cost that is not stored yet."""
         return self._with_cost(operations, self._due)
 
     def _with_cost(self, operations: Sequence[Operation], due: float) -> list[Operation]:
-        """A cost goes into the patch of its session that is written anyway, or gets one."""
+        """Add the cost to the patch of each charged session; add a patch where there is none."""
         changed = list(operations)
-        for session in self.payers if due else ():
+        for session in self.charged_sessions if due else ():
             patches = ((place, item.patch) for place, item in enumerate(changed) if isinstance(item, PatchSession))
             place, patch = next(
                 ((place, patch) for place, patch in patches if patch.session_id == session),
@@ -172,49 +176,49 @@ class Turn:
         return changed
 
     @property
-    def is_unsure(self) -> bool:
-        """Whether the task has a write on its way, or was cut off while it waited for one."""
+    def has_pending_write(self) -> bool:
+        """Whether a write of the task is pending, or the task was cancelled while it waited for one."""
         return self._unanswered > 0
 
-    def expect(self, message: Message) -> None:
-        """The prompt has to be stored, by this turn or by whoever settles it. The first to say so counts."""
+    def add_prompt(self, message: Message) -> None:
+        """Add the message of the prompt, to be stored by this turn or with its end. Only the first call counts."""
         if not self.messages:
             self.messages.append(message)
             self._unstored[message.id] = message
 
     async def start(self) -> None:
-        """The run begins: a fact on disk before the model hears of it. It begins once."""
+        """Store the start of the run, once: it is on disk before the first provider request."""
         if beginning := self._beginning():
             await self.record(*beginning, sync=True)
 
     def _beginning(self) -> list[Operation]:
-        """What has to be stored before anything else of this run."""
+        """Return the operations that precede all others of this run; none if they are stored."""
         if self.is_started:
             return []
         return [StartRun(self.run.run_id, self.now_ms()), *(PutMessage(message) for message in self.messages)]
 
-    def add_later(self, message: Message) -> None:
-        """A message that was stored elsewhere; the model sees it with the next step."""
-        self._later.append(message)
+    def queue_message(self, message: Message) -> None:
+        """Queue an already stored message for the next model request."""
+        self._queued.append(message)
 
-    def take_later(self) -> None:
-        """A step boundary: what came meanwhile is part of the conversation now."""
-        self.messages.extend(self._later)
-        self._later.clear()
+    def add_queued_messages(self) -> None:
+        """Append the queued messages to the conversation. Called at step boundaries."""
+        self.messages.extend(self._queued)
+        self._queued.clear()
 
-    def follows(self, conversation: Iterable[Message]) -> None:
-        """What was said before. Some models give their calls the same ids in every turn, and screens match results by
-        them: an id that the session has seen is not used again.
+    def reserve_call_ids(self, conversation: Iterable[Message]) -> None:
+        """Reserve the tool call ids of the earlier conversation. Some models reuse ids in every turn, and screens match
+        results by id, so an id must be unique in its session.
         """
-        self._earlier_calls = frozenset(call.id for message in conversation for call in message.tool_calls)
+        self._used_call_ids = frozenset(call.id for message in conversation for call in message.tool_calls)
 
     async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
-        """A provider request begins: an empty answer that will grow."""
-        message = self.author.assistant(info, is_summary=is_summary)
+        """Begin a step: store an empty assistant message, which the response will fill."""
+        message = self.factory.assistant(info, is_summary=is_summary)
         self.takes_images = info.supports_images
         self.step += 1
-        taken = self._earlier_calls.union(call.id for old in self.messages for call in old.tool_calls)
-        # Known here before it is stored, so that whoever settles this turn cannot miss it.
+        taken = self._used_call_ids.union(call.id for old in self.messages for call in old.tool_calls)
+        # Set before the write, so that an end in between includes the message.
         self._open = ResponseBuilder(message, taken)
         self._spent = 0
         beginning = self._beginning()
@@ -223,7 +227,7 @@ class Turn:
         return message
 
     def feed(self, part: StreamPart) -> None:
-        """Take a part of the answer. Its cost does not depend on how long the answer is."""
+        """Add a part of the response. The work does not depend on the length of the response."""
         if self._closed or self._open is None:
             raise TurnClosed
         if type(part) is TextDelta and (delta := self._open.extend(part.text)) is not None:
@@ -243,29 +247,29 @@ class Turn:
             self._flush_in_time()
 
     async def withdraw(self) -> None:
-        """Take back what the open answer has said so far: it is asked for again."""
+        """Reset the open response: the request is retried."""
         if self._closed or self._open is None:
             raise TurnClosed
-        said_nothing = self._open.is_empty
+        was_empty = self._open.is_empty
         self._open = self._open.anew()
-        if not said_nothing or self._due:
+        if not was_empty or self._due:
             self._drop_growth()
             await self.record(PutMessage(self._open.message()))
 
     async def discard(self) -> None:
-        """Remove the open answer: something else has to be said before it."""
+        """Delete the open response, because other messages have to precede it."""
         if self._open is None:
             raise TurnClosed
         await self.record(DeleteMessage(self._open.id))
         self.drop_open()
 
-    def tell(self, notice: AgentNotice) -> None:
-        """What those who watch should know and nobody needs to keep."""
+    def notify(self, notice: AgentNotice) -> None:
+        """Publish a notice to current subscribers. It is not stored."""
         if not self._closed:
             self._outlet.publish_live(AgentEvent(Change("created", notice)))
 
-    def say(self, event: ToolOutputEvent) -> None:
-        """What a tool prints while it works. Nobody keeps it: the result tells what counts."""
+    def publish_output(self, event: ToolOutputEvent) -> None:
+        """Publish output of a running tool. It is not stored, because the result contains the relevant part."""
         if not self._closed:
             self._outlet.publish_live(event)
 
@@ -273,42 +277,42 @@ class Turn:
     def open(self) -> ResponseBuilder | None:
         return self._open
 
-    async def put_open(self) -> Message:
-        """Store the growing message whole, so that its tool calls are on record before they run."""
+    async def store_open_message(self) -> Message:
+        """Store the open message in full, so that its tool calls are stored before they run."""
         message = self._take_whole()
         await self.record(PutMessage(message))
         return message
 
     async def rewrite_call(self, call: ToolCallId, text: str) -> None:
-        """Something else is asked for than the model wrote: that is what is stored, shown and done."""
+        """Replace the arguments of a tool call: the new ones are stored, shown and executed."""
         if self._open is None:
             raise TurnClosed
         self._open.rewrite(call, text)
-        await self.put_open()
+        await self.store_open_message()
 
     async def finish_step(self, finish: Finish, *also: Operation) -> Message:
-        """The answer is complete."""
+        """Store the complete response."""
         message = self._complete(finish)
         await self.record(*also, PutMessage(message))
         return message
 
-    def leave(self, finish: Finish, *parting: Operation) -> None:
-        """The answer is complete, and it is the last: it is stored together with the run's end."""
+    def finish_last_step(self, finish: Finish, *last_operations: Operation) -> None:
+        """Complete the last response of the turn. It is stored together with the run's end."""
         message = self._complete(finish)
         self._unstored[message.id] = message
-        self.parting = parting
+        self.last_operations = last_operations
 
     def _complete(self, finish: Finish) -> Message:
-        """Nothing takes its end back, also not a cancel that comes while it is being stored."""
+        """Return the complete response. A cancel that arrives while it is being stored does not change it."""
         if self._open is None:
             raise TurnClosed
         message = self._open.message(finish)
         self.drop_open()
-        self.insert_answer(message)
+        self.insert_response(message)
         return message
 
-    def insert_answer(self, message: Message) -> None:
-        """An answer stands before the results of its tools, which were stored while it was still open."""
+    def insert_response(self, message: Message) -> None:
+        """Insert a response before the results of its tool calls, which were stored while it was open."""
         calls = {call.id for call in message.tool_calls}
         place = len(self.messages)
         while place and any(result.tool_call_id in calls for result in self.messages[place - 1].tool_results):
@@ -316,7 +320,7 @@ class Turn:
         self.messages.insert(place, message)
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Messages of this run that were stored elsewhere: the prompt, folded prompts."""
+        """Append messages of this run that are stored elsewhere: the prompt, folded prompts."""
         self.messages.extend(messages)
 
     async def add_result(self, message: Message) -> None:
@@ -324,27 +328,27 @@ class Turn:
         await self.record(PutMessage(message))
 
     def drop_open(self) -> None:
-        """Forget the growing message: it was removed."""
+        """Forget the open message, which was deleted or completed."""
         self._drop_growth()
         self._open = None
 
     def close(self) -> Sequence[Message]:
-        """Let nothing of the task through from now on; answer all that was said, the open message included.
+        """Discard everything that the task produces from now on, and return all messages, including the open one.
 
-        A task that was given up may go on for a while: what it adds to its own list is no part of this any more.
+        An abandoned task may run for a while; the messages that it still adds are not part of the result.
         """
         if not self._closed:
             self._closed = True
             self._drop_growth()
             if self._open is not None:
-                self.insert_answer(self._open.message())
+                self.insert_response(self._open.message())
                 self._open = None
-            self._said = tuple(self.messages)
-        return self._said
+            self._final_messages = tuple(self.messages)
+        return self._final_messages
 
     def unstored(self) -> list[Message]:
-        """Messages whose write failed, in order."""
-        return [message for message in self._said if message.id in self._unstored]
+        """Return the messages whose write failed or is pending, in order."""
+        return [message for message in self._final_messages if message.id in self._unstored]
 
     def _stored(self, operations: tuple[Operation, ...]) -> None:
         for operation in operations:
@@ -357,7 +361,7 @@ class Turn:
         return () if self._open is None else self._open.open_parts()
 
     def open_message(self) -> Message | None:
-        """The growing message as it is now, with all that was streamed."""
+        """Return the open message with all text streamed so far."""
         return None if self._open is None else self._open.message()
 
     def _publish(self, growth: MessagePart) -> None:
@@ -376,7 +380,7 @@ class Turn:
             self._timer = asyncio.get_running_loop().call_later(self._pace.seconds, self._flush)
 
     def _announce(self, message: Message, receipt: Receipt) -> None:
-        """The message went on growing while it was stored: say again what its readers would otherwise lose."""
+        """Publish the stored message, then the parts that have grown since: subscribers would lose their deltas."""
         self._outlet.publish(receipt.entries)
         now = self._open
         if now is not None and now.id == message.id:
@@ -386,9 +390,8 @@ class Turn:
                     self._outlet.publish_live(MessagePartEvent(part))
 
     def _may_put_whole(self) -> bool:
-        """A change of structure is told durably, unless such updates already cost more than the message.
-
-        So the bytes written stay proportional to its length, however many tool calls it holds.
+        """Return whether a change of structure stores the whole message: not if such writes already cost more than the
+        message. The bytes written stay proportional to its length, whatever the number of tool calls.
         """
         size = 0 if self._open is None else self._open.size
         return self._spent <= 2 * size + 8_192
@@ -401,7 +404,7 @@ class Turn:
         return self._open.message()
 
     def _flush(self) -> None:
-        growth = tuple(_merged(self._growth))
+        growth = tuple(_merge_deltas(self._growth))
         self._drop_growth()
         if growth:
             self._recorder.put(GrowMessage(growth), sync=False)
@@ -415,7 +418,7 @@ class Turn:
 
 
 def _is_structural(growth: MessagePart) -> bool:
-    """A call that began or is complete, a thought that is over; not the first words of a part that grows on."""
+    """Return whether a part begins or completes a tool call or completes reasoning; not the first text of a part."""
     match growth.content:
         case ToolCallPart():
             return True
@@ -425,20 +428,20 @@ def _is_structural(growth: MessagePart) -> bool:
             return False
 
 
-def _merged(growth: list[Growth]) -> Iterable[Growth]:
-    """Adjacent deltas of one part become one, so that a flush costs rows by parts, not by tokens."""
+def _merge_deltas(growth: list[Growth]) -> Iterable[Growth]:
+    """Merge adjacent deltas of one part, so that a flush writes one row per part, not per token."""
     run: list[MessageDelta] = []
     for item in growth:
         if run and not (isinstance(item, MessageDelta) and item.part == run[0].part):
-            yield _joined(run)
+            yield _join(run)
             run = []
         if isinstance(item, MessageDelta):
             run.append(item)
         else:
             yield item
     if run:
-        yield _joined(run)
+        yield _join(run)
 
 
-def _joined(run: list[MessageDelta]) -> MessageDelta:
+def _join(run: list[MessageDelta]) -> MessageDelta:
     return msgspec.structs.replace(run[0], text="".join(item.text for item in run))

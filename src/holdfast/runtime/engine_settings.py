@@ -31,8 +31,8 @@ def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
             given.retries, most=options.max_retries, loading_timeout=float(options.model_load_timeout)
         ),
         limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
-        helpers=options.max_agents,
-        helper_depth=options.max_agent_depth,
+        max_subagents=options.max_agents,
+        subagent_depth=options.max_agent_depth,
     )
 
 

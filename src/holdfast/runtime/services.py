@@ -29,7 +29,7 @@ from holdfast.domain.settings import Options, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.ports import ContextLoader, Models, Outlet, Tools
-from holdfast.engine.recovery import plan
+from holdfast.engine.recovery import plan_recovery
 from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
@@ -172,7 +172,7 @@ class ServerServices:
 
     async def _can_resume(self, record: WorkspaceRecord, services: "WorkspaceServices") -> bool:
         """Return True if no prompt is queued, or the queued ones can be answered without a client."""
-        sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
+        sessions = {run.session_id for run in plan_recovery(await self.ledger.open_runs(record.id), {}).requeued}
         conversations = [await self.ledger.messages(record.id, session) for session in sessions]
         used = {message.provider for messages in conversations for message in messages if message.provider}
         return not sessions or await services.can_answer(used)

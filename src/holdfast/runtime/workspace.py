@@ -158,7 +158,7 @@ class Workspace:
         """End the runs that an earlier server interrupted. With `resume`, queue those again that had not begun;
         otherwise they stay stored for a later server.
         """
-        self.recovered = await recover(self.engine, goes_on=resume)
+        self.recovered = await recover(self.engine, resume=resume)
 
     @property
     def id(self) -> WorkspaceId:

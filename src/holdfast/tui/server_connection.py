@@ -43,7 +43,7 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.extensions import NEVER, LspInfo, LspState, McpInfo
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, helper_session
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, subagent_session
 from holdfast.domain.messages import Message, ToolResult
 from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
@@ -119,11 +119,11 @@ class SessionIndex:
 
     def unloaded_subagents(self, limit: int = 20) -> list[SessionId]:
         """Return sessions of sub-agents whose messages have not been fetched, the newest first."""
-        names = (helper_session(message, call) for call, message in reversed(self._calls.items()))
+        names = (subagent_session(message, call) for call, message in reversed(self._calls.items()))
         return [name for name in names if name in self._view.sessions and name not in self._subagents][:limit]
 
     def _subagent_messages(self, message: MessageId, call: ToolCallId) -> tuple[Message, ...]:
-        name = helper_session(message, call)
+        name = subagent_session(message, call)
         if name not in self._view.sessions:
             return ()
         known = dict(self._subagents.get(name, {}))

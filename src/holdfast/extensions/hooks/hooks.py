@@ -17,7 +17,7 @@ from holdfast.config.problems import Problem
 from holdfast.config.trust import content_digest
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
-from holdfast.domain.ids import SessionId, is_helper_session
+from holdfast.domain.ids import SessionId, is_subagent_session
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import Tool, ToolOutcome
 from holdfast.extensions.base import ExtensionContext
@@ -161,7 +161,7 @@ class Hooks:
 
     def after_run(self, end: RunComplete) -> None:
         """Queue `RunEnd` hooks. They run in the background, so that clients receive the end of the run first."""
-        if is_helper_session(end.session_id):
+        if is_subagent_session(end.session_id):
             return
         if len(self._ends) >= _MOST_WAITING:
             _log.warning("hooks for the end of run %s are not run: %d wait already", end.run_id, _MOST_WAITING)

@@ -152,7 +152,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     except BaseException:
         heard.close()
         raise
-    approvals.reader_came()
+    approvals.client_attached()
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
@@ -163,7 +163,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
             # A stalled client cannot be notified, so its buffered output is dropped.
             exchange.connection.abort()
     finally:
-        approvals.reader_left()
+        approvals.client_detached()
         watcher.cancel_all()
         heard.close()
         if name is not None:
