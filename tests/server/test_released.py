@@ -40,8 +40,8 @@ PATIENCE = 20.0
 
 def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server seals its process, which here is that of the tests."""
-    monkeypatch.setattr(app_module, "seal", lambda: None)
-    monkeypatch.setattr(app_module, "give_memory_back", lambda: None)
+    monkeypatch.setattr(app_module, "deny_tracing", lambda: None)
+    monkeypatch.setattr(app_module, "return_freed_memory", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -247,7 +247,7 @@ def test_services_that_cannot_be_constructed_release_the_store(tmp_path: Path, m
 async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.serve.seal", lambda: None)
+    monkeypatch.setattr("holdfast.server.serve.deny_tracing", lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
