@@ -18,7 +18,7 @@ __all__ = ["Caller", "Request", "commands", "given_in"]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request; `W` stands for the workspace."""
+    """One request; `W` replaces the workspace id."""
 
     method: str
     path: str
@@ -69,7 +69,7 @@ class Caller:
             yield
         finally:
             SyncClient.request = original  # type: ignore[method-assign]
-            # The end of its process closes what a command leaves open.
+            # A command leaves its connection to the end of its process.
             for thin in used:
                 thin.close()
 

@@ -26,13 +26,13 @@ Process = subprocess.Popen[bytes]
 
 
 def shown_on(leader: int) -> bytes:
-    """All that is sent to a terminal until nobody has it open any more."""
+    """Return the output on a terminal until its last process has closed it."""
     shown = b""
     try:
         while piece := os.read(leader, 4096):
             shown += piece
     except OSError:
-        # How Linux says that.
+        # Linux reports this as EIO.
         pass
     finally:
         os.close(leader)
@@ -91,7 +91,7 @@ class IsolatedHome:
         )
 
     def say(self, *arguments: str, stdin: str = "") -> str:
-        """What a command that must succeed prints."""
+        """Return the stdout of a command that must succeed."""
         done = self.call(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
@@ -106,7 +106,7 @@ class IsolatedHome:
         raise AssertionError("the server did not start")
 
     def run_of(self, run_id: str, place: str | None = None) -> Run:
-        """By whoever stands in this directory: a workspace that nobody uses any more may be closed."""
+        """Return a run, requested from its directory, because an unused workspace may have been closed."""
         return msgspec.json.decode(
             self.say("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
         )

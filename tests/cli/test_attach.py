@@ -32,7 +32,7 @@ class Plain:
         self.seen = ""
 
     def see(self, text: str) -> str:
-        """What came up to a text, and it; the rest is kept."""
+        """Wait for a text and return the output up to it; the rest is kept."""
         while text not in self.seen:
             self.seen += os.read(self._master, 4096).decode().replace("\r\n", "\n")
         before, _, self.seen = self.seen.partition(text)
@@ -66,7 +66,7 @@ def attached(home: IsolatedHome, place: Path) -> Iterator[Plain]:
 
 
 def began(home: IsolatedHome, name: str, prompt: str = "words=3") -> Path:
-    """A workspace of its own with a session in it."""
+    """Create a new workspace with a session."""
     place = home.home / name
     place.mkdir()
     home.say("run", "--cwd", str(place), prompt)
@@ -77,7 +77,7 @@ def test_lines_are_prompts_and_slash_cancel_cancels(home: IsolatedHome) -> None:
     place = began(home, "plain-prompts")
     with attached(home, place) as plain:
         plain.type("words=4")
-        assert plain.see("word1 word2 word3 word4").count("words=4") == 1, "what was typed is not said again"
+        assert plain.see("word1 word2 word3 word4").count("words=4") == 1, "typed text is not printed again"
         plain.type("words=5000 pause=20")
         plain.see("word2 ")
         plain.type("/cancel")
@@ -188,7 +188,7 @@ ASKS = "words=2 tool=question " + json.dumps(
 
 
 def answered(home: IsolatedHome, place: Path) -> str:
-    """What the model was told of the answers."""
+    """Return the answers as sent to the model."""
     session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
     return home.say("sessions", "export", "--cwd", str(place), session)
 
@@ -254,7 +254,7 @@ def test_a_line_is_parsed_as_an_answer(kind: QuestionKind, line: str, expected: 
 
 
 def test_tool_calls_and_errors_are_printed(home: IsolatedHome) -> None:
-    """Who hears this instead of seeing it has nothing else."""
+    """Screen-reader users depend on this text."""
     place = began(home, "plain-tools")
     with attached(home, place) as plain:
         plain.type('words=2 tool=bash {"command": "echo one; echo two", "description": "x"}')
@@ -269,7 +269,7 @@ def test_tool_calls_and_errors_are_printed(home: IsolatedHome) -> None:
 
 
 def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
-    """R10: after a kill -9 the run has ended, and what is typed then is no answer to what it had asked."""
+    """R10: after a kill -9 the run has ended, and later input does not answer its requests."""
     server = alone.serve()
     place = began(alone, "plain-killed")
     with attached(alone, place) as plain:

@@ -1,4 +1,4 @@
-"""Every command with every option: its exit code, what it prints, and what it requests from the server.
+"""Every command with every option: exit code, output, and requests to the server.
 
 The table is complete: a command, an argument or an option without a row, given and left out, is an error.
 """
@@ -25,7 +25,7 @@ SKILL = "---\nname: {0}\ndescription: Does {0}\n---\nBody of {0}.\n"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A command line; `{name}` is replaced by what the place knows. `requests` are all but those of every command."""
+    """A command line; `{name}` is replaced by a value of the place. `requests` omits those of every command."""
 
     line: str
     requests: tuple[Request, ...] = ()
@@ -277,7 +277,7 @@ def _taking(name: str) -> list[str]:
 
 @pytest.mark.parametrize("words", [words for words in _taking("cwd") if words not in BY_HAND | {"tui", "attach"}])
 def test_every_command_accepts_another_directory(words: str, place: Place) -> None:
-    """One that is not there is refused before anything is done; one that is there becomes the workspace."""
+    """A missing directory is refused before any request; an existing one becomes the workspace."""
     done = place.caller.call(*words.split(), "--cwd", "/no/such/directory")
     assert done.exit_code == 2
     assert "does not exist" in done.stderr

@@ -64,7 +64,7 @@ def _in_an_editor(home: IsolatedHome, directory: Path) -> None:
 
 
 def _at_a_terminal(home: IsolatedHome, directory: Path) -> None:
-    """Keep the terminal app open until the server knows its workspace."""
+    """Keep the terminal app open until the server has opened its workspace."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-P", "-m", "holdfast"]
     environment = {**home.environment, "TERM": "xterm"}
@@ -111,7 +111,7 @@ def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[Isol
 
 
 def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[IsolatedHome, IsolatedHome]) -> None:
-    """As a killed server leaves it, when another has its socket, or its process id, by now."""
+    """The lock file of a killed server whose socket or process id belongs to another server by now."""
     one, other = two
     one.say("run", "words=1 of the one")
     owner = read_owner(str(_data(one)))

@@ -30,7 +30,7 @@ def _normalized(name: str) -> str:
 
 
 def named_distributions(text: str) -> Iterator[str]:
-    """Yield every requirement of ours that a text tells a reader or a program to install."""
+    """Yield every Holdfast requirement that a text installs."""
     for found in _INSTALLER.finditer(text.replace("\\\n", " ")):
         yield from _ARGUMENT.findall(found[1])
     for found in _REQUIREMENT.finditer(text):
@@ -38,7 +38,7 @@ def named_distributions(text: str) -> Iterator[str]:
 
 
 def fault_in(requirement: str) -> str:
-    """Return what is wrong with a requirement, or an empty string."""
+    """Return the error in a requirement, or an empty string."""
     name, _, extras = requirement.partition("[")
     if _normalized(name) != _normalized(PROJECT["name"]):
         return f"{requirement} is not {PROJECT['name']}"
@@ -105,7 +105,7 @@ def test_doctor_warns_of_the_other_distribution(home: IsolatedHome, tmp_path: Pa
 
 
 def test_an_overwritten_package_is_a_one_line_error(tmp_path: Path) -> None:
-    """Both distributions install `holdfast/__init__.py`; the commands say so instead of failing with a traceback."""
+    """Both distributions install `holdfast/__init__.py`; the commands report this instead of a traceback."""
     package = tmp_path / "holdfast"
     package.mkdir()
     (package / "__init__.py").write_text("")

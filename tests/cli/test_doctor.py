@@ -32,7 +32,7 @@ def test_one_area_alone(home: IsolatedHome) -> None:
 
 
 def test_an_unusable_socket_directory(alone: IsolatedHome) -> None:
-    """What keeps the server from starting is found without it."""
+    """Problems that prevent the start of a server are found without it."""
     place = alone.home / "r" / "holdfast"
     place.mkdir()
     place.chmod(0o755)
@@ -52,7 +52,7 @@ def test_a_data_directory_that_is_a_file(alone: IsolatedHome) -> None:
 
 
 def test_a_server_that_cannot_start(alone: IsolatedHome) -> None:
-    """Its last words are lines, as it said them."""
+    """The last lines of its output are shown."""
     place = alone.home / "broken"
     place.mkdir(mode=0o700)
     (place / "holdfast.db").write_text("no database at all\n")

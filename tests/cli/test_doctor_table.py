@@ -18,7 +18,7 @@ from holdfast.protocol.bodies import VersionInfo
 
 
 class Server:
-    """What it answers, and what it is asked."""
+    """Scripted responses of a server, and its recorded requests."""
 
     def __init__(self, top: Path, patch: pytest.MonkeyPatch) -> None:
         self.findings: tuple[Finding, ...] = ()
@@ -138,7 +138,7 @@ def test_a_server_of_another_version_is_a_warning(server: Server) -> None:
 def test_a_data_directory_that_cannot_be_written(
     server: Server, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs this may be root, who may do everything."""
+    """The tests may run as root, for which every directory is writable."""
     (tmp_path / "d").mkdir()
     monkeypatch.setattr(os, "access", lambda _, wanted: mode & (wanted << 6) == wanted << 6)
     found = [item for item in json.loads(server.call("--json").stdout)["findings"] if item["area"] == "data directory"]

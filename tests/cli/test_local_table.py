@@ -1,4 +1,4 @@
-"""The commands that ask no server, with every option: exit codes, what they print, and what the files say afterwards.
+"""The commands without requests, with every option: exit codes, output, and contents of the files afterwards.
 
 `test_command_table.py` checks that no option is missing here.
 """
@@ -20,9 +20,7 @@ KEY = "sk-0123456789abcdef0123456789abcdef"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A command line in a project with settings. `user` and `project` are what its files say afterwards, where they
-    change.
-    """
+    """A command line in a project with settings. `user` and `project` are the new contents of changed files."""
 
     line: str
     code: int = 0
@@ -153,7 +151,7 @@ ROWS = (
     Row("models --all", out="anthropic"),
     Row("models sonnet", out="sonnet"),
     Row("models nothing-is-called-so", 1, err="No model matches nothing-is-called-so."),
-    # What is shown
+    # Output
     Row("prompt", out="/w"),
     Row("prompt --json", keys="directory platform date git context notes trailer"),
     Row("dirs", out="settings  "),

@@ -78,7 +78,7 @@ class ModelList(Answers):
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that nobody answers at: it is bound, and not listened to."""
+    """A port without a server: it is bound, but not listening."""
     server = HTTPServer(("127.0.0.1", 0), Answers, bind_and_activate=False)
     server.server_bind()
     yield server.server_port
@@ -88,7 +88,7 @@ def silent() -> Iterator[int]:
 @pytest.fixture
 def home(tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch) -> Home:
     ollama, (id, name, kind, _) = LOCAL_SERVERS
-    # Whoever runs these tests may have a server there.
+    # A local model server may run on this machine.
     elsewhere = (id, name, kind, f"http://127.0.0.1:{silent}/v1")
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", (ollama, elsewhere))
     return Home(tmp_path, silent)

@@ -56,7 +56,7 @@ def test_runs_wait_reports_the_outcome(home: IsolatedHome, place: str) -> None:
 
 
 def test_runs_wait_can_time_out(home: IsolatedHome) -> None:
-    """And the run goes on, until somebody cancels it."""
+    """The run continues until it is cancelled."""
     run_id = home.say("run", "--detach", "words=2000 pause=20")
     done = home.call("runs", "wait", "--timeout", "0.1", run_id)
     assert (done.returncode, done.stdout) == (124, "")
@@ -145,7 +145,7 @@ def test_only_unique_prefixes_of_generated_ids_are_expanded() -> None:
     first, second = "abcd" + "0" * 28, "abcd" + "1" * 28
     assert expand_id("abcd0", [first, second, "abcd0-mine"]) == first
     assert expand_id("abcd", ["abcd", first]) == "abcd"
-    assert expand_id("job-1", ["job-10", first]) == "job-1", "names that somebody chose are not guessed"
+    assert expand_id("job-1", ["job-10", first]) == "job-1", "chosen names are not expanded"
     with pytest.raises(BadRequest, match=f"abcd is ambiguous: {first}, {second}. Give a longer prefix"):
         expand_id("abcd", [second, first])
 
@@ -162,7 +162,7 @@ def test_a_directory_without_sessions(home: IsolatedHome) -> None:
 
 
 def test_a_session_is_followed(home: IsolatedHome) -> None:
-    """What was said, then what is being said, each once."""
+    """Earlier messages, then the streamed text, each once."""
     run_id = home.say("run", "--detach", "words=3")
     home.say("runs", "wait", run_id)
     session = _session(home, run_id)
@@ -178,7 +178,7 @@ def test_a_session_is_followed(home: IsolatedHome) -> None:
 
 
 def test_following_survives_the_server(alone: IsolatedHome) -> None:
-    """C-46: it is started again, and what comes then is shown too."""
+    """C-46: the server is started again, and later messages are shown, too."""
     server = alone.serve()
     run_id = alone.say("run", "--detach", "words=3")
     alone.say("runs", "wait", run_id)
@@ -221,7 +221,7 @@ def test_without_a_server(alone: IsolatedHome) -> None:
 
 
 def test_a_long_log_is_rotated(alone: IsolatedHome) -> None:
-    """R11: five files at most, and what the server says goes to the first."""
+    """R11: at most five files; the server writes to the first."""
     log = Path(alone.where.log)
     log.parent.mkdir(parents=True)
     names = [log, *(log.with_name(f"server.log.{number}") for number in range(1, KEPT))]

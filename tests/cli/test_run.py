@@ -19,7 +19,7 @@ LONG = "words=2000 pause=20"
 
 
 def _first(process: Process) -> bytes:
-    """Wait until it has said something."""
+    """Wait for the first output."""
     assert process.stdout is not None
     return process.stdout.read(1)
 
@@ -30,13 +30,13 @@ def _ended(process: Process) -> tuple[int, str, str]:
 
 
 def test_stdout_contains_only_the_answer(home: IsolatedHome) -> None:
-    """C-30: exactly the final text, once, and a newline; stderr is silent where nobody looks."""
+    """C-30: exactly the final text, once, and a newline; stderr is empty without a terminal."""
     done = home.call("run", "words=5", "think", "tool=ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
 
 
 def test_a_stream_is_the_same_text(home: IsolatedHome) -> None:
-    """C-30, whether or not the deltas were shown."""
+    """C-30, with and without deltas."""
     done = home.call("run", "--stream", "words=5 think pause=1")
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
 
@@ -58,7 +58,7 @@ def test_stdin_is_placed_before_the_arguments(home: IsolatedHome) -> None:
 
 
 def test_a_git_repository_does_not_change_the_answer(home: IsolatedHome) -> None:
-    """The state of the work tree goes to the model with the prompt, not in place of it."""
+    """The state of the work tree is sent with the prompt, not instead of it."""
     place = home.work / "repository"
     place.mkdir()
     (place / "file").write_text("x\n")
@@ -140,7 +140,7 @@ def test_a_refusal_exits_with_4(home: IsolatedHome) -> None:
 
 
 def test_a_refused_prompt_leaves_no_session(home: IsolatedHome) -> None:
-    """Most of it is zeros, each of which takes six bytes on the wire."""
+    """Mostly zeros, each of which has six bytes in JSON."""
     place = home.home / "refused"
     place.mkdir()
     done = home.call("run", "--cwd", str(place), stdin="\0" * (6 << 20))
@@ -176,7 +176,7 @@ def test_a_run_id_is_submitted_once(home: IsolatedHome) -> None:
 
 
 def test_a_run_id_is_submitted_once_without_a_session(home: IsolatedHome) -> None:
-    """Who repeats a command gets the first answer, and leaves no empty session behind."""
+    """A repeated command prints the first answer and leaves no empty session."""
     place = home.home / "repeated"
     place.mkdir()
     for more in ((), (), ("--continue",), ("--detach",)):
@@ -187,7 +187,7 @@ def test_a_run_id_is_submitted_once_without_a_session(home: IsolatedHome) -> Non
 
 
 def _session(home: IsolatedHome) -> str:
-    """One session for those who share it."""
+    """A session that several tests share."""
     marker = home.home / "session"
     if not marker.exists():
         run_id = home.say("run", "--detach", "words=1")
@@ -211,7 +211,7 @@ def test_models_are_selected_for_the_workspace(home: IsolatedHome) -> None:
 
 
 def test_ctrl_c_cancels_the_run(home: IsolatedHome) -> None:
-    """C-48: the run ends, cancelled, and what it had said ends its line."""
+    """C-48: the run ends as cancelled, and its incomplete line is ended."""
     process = home.start("run", "--stream", "--run-id", "stopped", LONG)
     _first(process)
     process.send_signal(signal.SIGINT)
@@ -222,7 +222,7 @@ def test_ctrl_c_cancels_the_run(home: IsolatedHome) -> None:
 
 
 def test_two_signals_at_once_cancel_the_run(home: IsolatedHome) -> None:
-    """C-48: `timeout` sends two. Whoever leaves at the second does so after the first."""
+    """C-48: `timeout` sends two signals. The exit at the second follows the cancel by the first."""
     process = home.start("run", "--stream", "--run-id", "twice", LONG)
     _first(process)
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
@@ -259,7 +259,7 @@ def test_a_timeout_cancels_the_run(home: IsolatedHome) -> None:
 
 
 def test_two_runs_at_once_in_one_session(home: IsolatedHome) -> None:
-    """C-29, C-30: each ends with its own answer, though another run of the session fails beside them."""
+    """C-29, C-30: each run has its own answer, although another run of the session fails."""
     session = home.run_of(home.say("run", "--detach", "words=1")).session_id
     # A turn that failed leaves no answer between its prompt and the next: the model may see "failure words=3".
     asked = {"words=5 pause=5": (0, ANSWER + "\n"), "fail": (1, ""), "ure words=3": (0, "word1 word2 word3\n")}
@@ -269,7 +269,7 @@ def test_two_runs_at_once_in_one_session(home: IsolatedHome) -> None:
 
 
 def test_a_stalled_reader_receives_the_whole_answer(home: IsolatedHome) -> None:
-    """C-46: stopped while the run goes on to its end, it still prints the whole answer."""
+    """C-46: a command that is stopped until the run has ended prints the whole answer."""
     process = home.start("run", "--stream", "--run-id", "stalled", "words=50 pause=5")
     first = _first(process)
     process.send_signal(signal.SIGSTOP)

@@ -21,7 +21,7 @@ ANSWER = "word1 word2\n"
 
 
 class Seat:
-    """Somebody at a terminal, which is the command's stdin and stderr; stdout is a pipe."""
+    """A user at a terminal, which is stdin and stderr of the command; stdout is a pipe."""
 
     def __init__(self, home: IsolatedHome, place: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
@@ -74,7 +74,7 @@ def seat(home: IsolatedHome, place: Path, *arguments: str) -> Iterator[Seat]:
 
 @pytest.fixture
 def place(home: IsolatedHome) -> Path:
-    """A workspace of its own: what is allowed in one stays there."""
+    """A new workspace, because allow rules belong to one workspace."""
     return Path(tempfile.mkdtemp(dir=home.home))
 
 
@@ -206,7 +206,7 @@ def test_a_piped_prompt_uses_the_controlling_terminal_for_approvals(home: Isolat
 
 
 def test_a_background_process_does_not_read_the_terminal(home: IsolatedHome, place: Path) -> None:
-    """To read from a terminal where it is not one's turn is to be stopped."""
+    """A background process that reads from a terminal is stopped."""
     line = f"set -m; echo '{WRITE}' | {sys.executable} -m holdfast run --quiet & wait"
     with seat(home, place, "-c", PIPED, line) as at:
         assert at.end() == (0, ANSWER)

@@ -81,7 +81,7 @@ def test_the_fast_parser_leaves_unclear_command_lines_to_click(arguments: list[s
 
 
 def _options(command: click.Command) -> dict[str, dict[str, str]]:
-    """Every spelling of every option with its name, by what it takes."""
+    """Every spelling of every option with its name, by kind."""
     found: dict[str, dict[str, Any]] = {"flags": {}, "values": {}, "many": {}}
     for parameter in command.params:
         if isinstance(parameter, click.Option):

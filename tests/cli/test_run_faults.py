@@ -39,7 +39,7 @@ def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: Isol
 
 
 def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
-    """C-46: it was stored, so it is answered, by the server that comes after."""
+    """C-46: it was stored, so the next server answers it."""
     server = alone.serve()
     first = alone.start("run", "--stream", "--run-id", "first", "words=2000 pause=20")
     assert first.stdout is not None
@@ -72,7 +72,7 @@ def test_a_command_with_another_environment_uses_the_running_server(alone: Isola
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
     found = msgspec.json.decode(alone.say("server", "--json"))
-    assert found["address"].startswith(f"unix://{elsewhere}"), "the next one has its socket where its starter looks"
+    assert found["address"].startswith(f"unix://{elsewhere}"), "the next server binds the socket of its client"
     alone.environment["XDG_RUNTIME_DIR"] = usual
     assert msgspec.json.decode(alone.say("server", "--json")) == found
 
@@ -106,7 +106,7 @@ def test_a_second_signal_exits_at_once(alone: IsolatedHome) -> None:
 
 
 def test_the_timeout_applies_before_the_prompt_is_accepted(alone: IsolatedHome) -> None:
-    """C-46: a server that hangs keeps nobody."""
+    """C-46: a hanging server does not block the command."""
     server = alone.serve()
     server.send_signal(signal.SIGSTOP)
     done = alone.call("run", "--timeout", "0.3", "words=3")
@@ -146,7 +146,7 @@ def test_a_removed_directory_is_a_one_line_error(arguments: tuple[str, ...], tmp
 
 
 def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
-    """R12: it is in the data directory of the server, which a command has to be told where it is not its own."""
+    """R12: it is in the data directory of the server; another data directory must be given."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -159,7 +159,7 @@ def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
 
 
 def test_a_broken_stream_is_resumed_by_number(alone: IsolatedHome) -> None:
-    """C-46: each connection breaks after a few hundred bytes of events; nothing is missed, nothing said twice."""
+    """C-46: each connection breaks after a few hundred bytes of events; no text is missing or repeated."""
     alone.serve()
     place = str(alone.home / "p.sock")
     with _breaking(place, alone.where.address.path) as breaks:
@@ -210,7 +210,7 @@ def _breaking(place: str, server: str) -> Iterator[list[int]]:
 
 
 def _pump(source: socket.socket, target: socket.socket, limit: int | None, breaks: list[int]) -> None:
-    """Carry bytes; an answer that is a stream is cut at its limit, in the middle of whatever is being said."""
+    """Forward bytes; a stream is cut at its limit, within an event."""
     is_stream = False
     carried = 0
     try:
@@ -252,10 +252,10 @@ def test_an_invalid_response_is_not_echoed(alone: IsolatedHome, body: bytes) -> 
 def test_a_server_that_exits_after_it_was_found_is_replaced(
     alone: IsolatedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answered, and is gone when it is asked for the workspace (C-46)."""
+    """The server responds, and has exited when the workspace is opened (C-46)."""
     gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
     tries = iter([gone])
-    monkeypatch.setattr(server_connection, "gives_way", lambda *_: False)
+    monkeypatch.setattr(server_connection, "replace_outdated", lambda *_: False)
     monkeypatch.setattr(server_connection, "find", lambda *given: next(tries, None) or find(*given))
     for name, value in alone.environment.items():
         monkeypatch.setenv(name, value)

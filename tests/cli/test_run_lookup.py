@@ -28,7 +28,7 @@ class Places:
         asyncio.run(self._talk())
 
     async def _talk(self) -> None:
-        """The workspaces close when the client leaves them."""
+        """The workspaces close when the client detaches."""
         async with Client(self.home.where.address) as client:
             for place in (self.has, self.lacks):
                 workspace = (await client.create_workspace(str(place))).id

@@ -32,7 +32,7 @@ def without_model() -> Iterator[IsolatedHome]:
 
 
 def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int, str]:
-    """Run a command with its stdout and stderr on a terminal; return its exit code and what was shown."""
+    """Run a command with its stdout and stderr on a terminal; return its exit code and its output."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *arguments],

@@ -88,7 +88,7 @@ def test_two_signals_exit_when_the_cancel_is_confirmed(signals: Signals) -> None
 def test_a_second_signal_waits_a_limited_time_for_the_cancel(signals: Signals, timers: list[float]) -> None:
     signals.is_running = True
     _send(signal.SIGINT)
-    assert timers == [], "one alone is waited for as long as it takes"
+    assert timers == [], "a single signal has no time limit"
     _send(signal.SIGINT)
     assert timers == [0.25]
     assert _send(signal.SIGALRM) == CANCELLED
@@ -97,7 +97,7 @@ def test_a_second_signal_waits_a_limited_time_for_the_cancel(signals: Signals, t
 def test_a_wait_ends_with_a_signal_and_drains_the_pipe(signals: Signals) -> None:
     signals.is_running = True
     _send(signal.SIGTERM)
-    assert select.select([signals.wake], [], [], 0)[0], "who waits is woken"
+    assert select.select([signals.wake], [], [], 0)[0], "the wait ends"
     signals.wait(600)
     assert not select.select([signals.wake], [], [], 0)[0]
     signals.drain()

@@ -1,4 +1,4 @@
-"""A server on another machine, through a real ssh server: its socket there is a socket here."""
+"""A server on another machine, through a real ssh server that forwards its socket."""
 
 import getpass
 import os
@@ -22,7 +22,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class Machine:
-    """Another machine, as far as ssh can tell: a server of ours on loopback, with its own keys and environment."""
+    """A simulated remote machine: an ssh server on loopback, with its own keys and environment."""
 
     def __init__(self, here: IsolatedHome, there: IsolatedHome) -> None:
         assert SSHD is not None
@@ -87,8 +87,8 @@ def machine(here: IsolatedHome) -> Iterator[Machine]:
 
 
 def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine: Machine) -> None:
-    """The server is started there, works in a directory there, and leaves nothing behind here: nor does what a client
-    that was killed had left.
+    """The server is started and works on the remote machine, and leaves no files on this one, also after a killed
+    client.
     """
     host = machine.host(str(machine.there.work))
     left = here.home / "r" / "holdfast" / "ssh-0.sock"
@@ -153,7 +153,7 @@ def test_ssh_errors_are_one_line(here: IsolatedHome, machine: Machine) -> None:
 
 
 def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, machine: Machine, tmp_path: Path) -> None:
-    """A stand-in for ssh: what it answers is what a machine without Holdfast does."""
+    """A fake ssh with the responses of a machine without Holdfast."""
     before = here.environment["HOLDFAST_SSH"]
     for code, said, wanted in (
         (127, "sh: 1: holdfast: not found", "There is no holdfast on"),

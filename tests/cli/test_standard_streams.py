@@ -69,7 +69,7 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHo
 
 
 def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
-    """What a command, or a line of Python, sends to a terminal that is its stdout and stderr."""
+    """Return the output of a command or a line of Python whose stdout and stderr are a terminal."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, *arguments],
@@ -133,7 +133,7 @@ def test_a_piped_answer_has_no_control_sequences_unless_raw(alone: IsolatedHome)
         shown = alone.say(*command)
         assert "twored three" in shown, command
         assert not {"\x1b", "\x07", "\x9b"} & set(shown), command
-    assert "\\u001b]0;" in alone.say("run", "--json", "hello"), "events are JSON, as they came"
+    assert "\\u001b]0;" in alone.say("run", "--json", "hello"), "events are unchanged JSON"
 
 
 def test_a_tool_name_does_not_control_the_progress_line(home: IsolatedHome) -> None:
@@ -180,7 +180,7 @@ def test_an_unencodable_character_is_not_an_error(home: IsolatedHome) -> None:
 
 
 def test_the_timeout_applies_to_a_pipe_that_stays_open(home: IsolatedHome) -> None:
-    """C-46: who left it open may never close it."""
+    """C-46: the pipe may never be closed."""
     read, write = os.pipe()
     try:
         done = subprocess.run(

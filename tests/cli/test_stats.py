@@ -70,7 +70,7 @@ def test_statistics_as_a_page(used: IsolatedHome) -> None:
 
 
 class _Reader(HTMLParser):
-    """Notes what is open, what is said, and everything that could ask somebody for something."""
+    """Records open elements, text, and everything that could cause a request."""
 
     def __init__(self) -> None:
         super().__init__()

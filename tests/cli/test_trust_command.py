@@ -43,7 +43,7 @@ def test_trust_and_revoke(place: Commands) -> None:
     assert place.open().current().mcp["m"].command == "evil"
     again = place.call("trust", "--yes")
     assert again.stderr == f"{place.project} is trusted.\n"
-    assert "! mcp.m.command" in again.stdout, "what needs trust is marked also when it has it"
+    assert "! mcp.m.command" in again.stdout, "settings that need trust are marked also when trusted"
     assert CANARY not in again.output
     assert "no longer trusted" in place.call("trust", "--revoke").stderr
     assert "was not trusted" in place.call("trust", "--revoke").stderr
@@ -81,7 +81,7 @@ def test_the_confirmation_decides(place: Commands, answer: str, is_trusted: bool
 
 
 def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands) -> None:
-    """Language servers may run what lies in it; what it names later has to be looked at first."""
+    """Language servers may run code of the project; settings that are added later need trust again."""
     shown = place.call("trust", "--show").stderr
     assert "There are no settings" in shown
     assert "build scripts" in shown

@@ -11,7 +11,7 @@ from cli.isolated_home import PATIENCE, IsolatedHome
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
-    """Where the page is, and what the fragment tells it."""
+    """Return the URL of the page and the values in its fragment."""
     address, _, fragment = text.partition("#")
     return address, dict(urllib.parse.parse_qsl(fragment))
 

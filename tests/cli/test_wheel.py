@@ -24,7 +24,7 @@ def _uv() -> str:
 
 
 def _done(*command: str) -> None:
-    """Without the package registry there is nothing to be tested; where it must be there, that is a failure."""
+    """Skip without a package registry, unless it is required."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         command,

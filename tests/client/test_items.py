@@ -2,15 +2,24 @@
 
 from client.play import frame_of, session_event
 from holdfast.client.backoff import Backoff
-from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_item
-from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, RunComplete, RunCompleteEvent, Spoken
+from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_event
+from holdfast.domain.events import (
+    Change,
+    Gap,
+    GapEvent,
+    Hello,
+    HelloEvent,
+    RunComplete,
+    RunCompleteEvent,
+    StreamedEvent,
+)
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.http11.sse import SseEvent, SseReader
 
 
-def through_the_wire(event: Spoken, number: int | None = None) -> StreamEvent:
+def through_the_wire(event: StreamedEvent, number: int | None = None) -> StreamEvent:
     (raw,) = SseReader().feed(frame_of(event, number))
-    return decode_item(raw)
+    return decode_event(raw)
 
 
 def test_events_come_as_they_went() -> None:
@@ -29,18 +38,18 @@ def test_c31_run_id_session_error_and_cancelled_survive_the_wire() -> None:
 
 
 def test_an_event_of_a_newer_server_is_kept_with_its_number() -> None:
-    assert decode_item(SseEvent(b'{"type":"weather","payload":{"is":"fine"}}', 4)) == StreamEvent(
+    assert decode_event(SseEvent(b'{"type":"weather","payload":{"is":"fine"}}', 4)) == StreamEvent(
         UnknownEvent("weather", {"is": "fine"}), 4
     )
 
 
 def test_an_event_that_cannot_be_read_is_no_end() -> None:
     for data in (b"", b"nonsense", b"[]", b"\xff", b'{"type":"message","payload":"\xff"}', b'{"type":3}'):
-        assert decode_item(SseEvent(data, 4)) == StreamEvent(UnknownEvent(""), 4)
+        assert decode_event(SseEvent(data, 4)) == StreamEvent(UnknownEvent(""), 4)
 
 
 def test_a_known_event_in_an_unknown_shape_is_another() -> None:
-    item = decode_item(SseEvent(b'{"type":"session","payload":{"type":"exploded","payload":{}}}', 4))
+    item = decode_event(SseEvent(b'{"type":"session","payload":{"type":"exploded","payload":{}}}', 4))
     assert item.event == UnknownEvent("session", {"type": "exploded", "payload": {}})
 
 

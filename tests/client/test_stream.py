@@ -34,7 +34,7 @@ HELLO = frame_of(HelloEvent(Hello(10_005, 1, 1)))
 
 
 def at_once() -> Backoff:
-    return Backoff(lambda: 0.0, first=0.0)
+    return Backoff(lambda: 0.0, initial=0.0)
 
 
 async def numbered(stream: EventStream, last: int) -> list[StreamEvent]:
@@ -273,7 +273,7 @@ async def test_closing_ends_who_waits_to_try_again() -> None:
         await exchange.asked()
 
     async with Playing(script) as address, Client(address) as client:
-        stream = client.events(W, since=0, backoff=Backoff(lambda: 1.0, first=1000.0, most=1000.0))
+        stream = client.events(W, since=0, backoff=Backoff(lambda: 1.0, initial=1000.0, maximum=1000.0))
         waiting = start(collect(stream))
         await until(lambda: stream.trouble is not None)
         await stream.close()

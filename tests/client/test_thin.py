@@ -121,7 +121,7 @@ async def test_a_closed_connection_is_noticed_before_a_post() -> None:
 
     def work(thin: SyncClient) -> bytes:
         thin.request("GET", "/v1/health")
-        kept = thin._kept
+        kept = thin._idle
         assert kept is not None
         assert kept.recv(1) == b""
         return thin.request("POST", "/v1/x")[1]
@@ -237,7 +237,7 @@ async def quiet(exchange: Exchange) -> None:
 async def test_a_wait_ends_with_its_deadline() -> None:
     def work(thin: SyncClient) -> list[SseEvent]:
         with thin.stream("/v1/x") as stream:
-            return stream.take(0.01)
+            return stream.receive(0.01)
 
     assert await with_server(quiet, work) == []
 
@@ -260,7 +260,7 @@ async def test_a_wait_ends_when_somebody_wakes_it() -> None:
         try:
             with thin.stream("/v1/x") as stream:
                 os.write(writing, b"\x02")
-                return stream.take(wake=reading)
+                return stream.receive(wake=reading)
         finally:
             os.close(reading)
             os.close(writing)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from client.play import session_event
 from client.worlds import World
-from holdfast.client.events import StreamEvent, UnknownEvent, decode_item
+from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain import message_delta as growth_module
 from holdfast.domain.events import (
@@ -221,7 +221,7 @@ def asked(kind: str, payload: dict[str, object]) -> StreamEvent:
     elif kind == "question_batch_request":
         known = {"session_id": "s", "tool_call_id": "c", "questions": []}
     body = {"type": kind, "payload": {"type": "created", "payload": {**known, **payload}}}
-    return decode_item(SseEvent(json.dumps(body).encode()))
+    return decode_event(SseEvent(json.dumps(body).encode()))
 
 
 def test_asks_come_and_go() -> None:

@@ -30,21 +30,21 @@ def _texts(document: Path) -> Iterator[str]:
 
 
 def calls_in(text: str) -> Iterator[list[str]]:
-    """The words of every call, without what comes after a pipe, a redirection, a comment or two spaces."""
+    """Yield the words of every call, up to a pipe, a redirection, a comment or two spaces."""
     joined = text.replace("\\\n", " ")
     for found in _CALL.finditer(joined):
         line = re.split(r"\s#|  +|\s[|&;]|[|;]\s|\s>|\)$", found[1])[0]
         try:
             words = shlex.split(line)
         except ValueError:
-            # A prompt that goes on in the next line: what stands before it is enough.
+            # A prompt continues on the next line: the words before it are sufficient.
             words = shlex.split(line[: line.rindex('"')] if '"' in line else line)
         if len(words) > 1 and "…" not in line:
             yield words[1:]
 
 
 def wrong_with(words: list[str]) -> str:
-    """What is not true of a call, or nothing."""
+    """Return the error in a call, or an empty string."""
     if words[0].startswith("-") and words[0] not in ("--help", "--version", "-h"):
         words = ["tui", *words]
     if words[0].startswith("-"):
@@ -65,7 +65,7 @@ def wrong_with(words: list[str]) -> str:
         return "there is no such command in its group"
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     known |= {"--help", "-h"}
-    # What stands behind two dashes is somebody else's.
+    # Words after two dashes belong to another program.
     own = rest[: rest.index("--")] if "--" in rest else rest
     unknown = [word for word in own if word.startswith("-") and len(word) > 1 and word.partition("=")[0] not in known]
     return f"it has no option {unknown[0]}" if unknown else ""

@@ -26,7 +26,7 @@ def _recipe(title: str) -> str:
 
 
 def _steps(workflow: str) -> dict[str, str]:
-    """What the named steps of a workflow run."""
+    """Return the commands of the named steps of a workflow."""
     steps = (DOCS / "examples" / workflow).read_text().split("\n      - ")[1:]
     runs = (
         (step, re.search(r"\n        run: (\|\n(?P<lines>(?:          .*\n?)+)|(?P<line>.+))", step)) for step in steps
@@ -49,7 +49,7 @@ def _script(asked: Asked) -> Reply:
 
 
 class Machine:
-    """Where somebody follows the recipes: a clone of a repository, and the command on the path."""
+    """An environment for the recipes: a clone of a repository, and the command on the path."""
 
     def __init__(self, stage: CliEnvironment) -> None:
         self.stage = stage
@@ -97,7 +97,7 @@ async def _machine() -> AsyncIterator[Machine]:
 
 
 async def test_the_recipe_for_a_review_before_each_commit() -> None:
-    """It blocks what the answer blocks; where nobody answers, it is in nobody's way."""
+    """It blocks the commit if the answer does; without an answer it does not block."""
     async with _machine() as machine:
         hook = machine.work / ".git/hooks/pre-commit"
         hook.write_text(_recipe("Review before a commit"))

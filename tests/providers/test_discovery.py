@@ -13,10 +13,10 @@ from holdfast.providers.model_discovery import (
     DiscoveredModel,
     DiscoveryTarget,
     ModelDiscovery,
-    of_lm_studio,
-    of_ollama,
-    of_openai,
     ollama_address,
+    parse_lm_studio_models,
+    parse_ollama_models,
+    parse_openai_models,
 )
 from providers.json_server import JsonServer, json_server, silent_port
 
@@ -52,7 +52,7 @@ def ollama(server: JsonServer) -> DiscoveryTarget:
 
 async def test_ollama_tells_context_sizes_and_abilities(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers = {"/api/tags": TAGS, "/api/show": show, "/api/ps": {"models": [{"model": "old:1b"}]}}
-    finding = await discovery.ask(ollama(server))
+    finding = await discovery.query(ollama(server))
     assert finding.has_answered
     assert finding.models == (
         DiscoveredModel("qwen3:8b", "", 40_960, 0, can_reason=True, images=True, tools=True),
@@ -62,7 +62,7 @@ async def test_ollama_tells_context_sizes_and_abilities(server: JsonServer, disc
 
 async def test_ollama_without_details_still_has_models(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers = {"/api/tags": TAGS, "/api/show": 500}
-    assert [found.id for found in (await discovery.ask(ollama(server))).models] == ["qwen3:8b", "old:1b"]
+    assert [found.id for found in (await discovery.query(ollama(server))).models] == ["qwen3:8b", "old:1b"]
 
 
 async def test_lm_studio_tells_what_is_loaded(server: JsonServer, discovery: ModelDiscovery) -> None:
@@ -79,20 +79,20 @@ async def test_lm_studio_tells_what_is_loaded(server: JsonServer, discovery: Mod
             {"id": "vectors", "type": "embeddings"},
         ]
     }
-    big, eyes = (await discovery.ask(DiscoveryTarget(f"{server.url}/v1", "lmstudio"))).models
+    big, eyes = (await discovery.query(DiscoveryTarget(f"{server.url}/v1", "lmstudio"))).models
     assert (big.id, big.context_window, big.is_loaded) == ("big", 8_192, True)
     assert (eyes.id, eyes.context_window, eyes.images) == ("eyes", 32_768, True)
 
 
 async def test_an_older_lm_studio_is_asked_the_common_way(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "big"}]}
-    (found,) = (await discovery.ask(DiscoveryTarget(f"{server.url}/v1", "lmstudio"))).models
+    (found,) = (await discovery.query(DiscoveryTarget(f"{server.url}/v1", "lmstudio"))).models
     assert found.id == "big"
 
 
 async def test_any_server_is_asked_with_its_key(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "m", "max_model_len": 4_096}, {"id": "text-embedding-3"}]}
-    finding = await discovery.ask(DiscoveryTarget(f"{server.url}/v1/", headers=(("authorization", "Bearer k"),)))
+    finding = await discovery.query(DiscoveryTarget(f"{server.url}/v1/", headers=(("authorization", "Bearer k"),)))
     assert [(found.id, found.context_window) for found in finding.models] == [("m", 4_096)]
     assert server.headers["authorization"] == "Bearer k"
     assert server.asked == ["GET /v1/models"]
@@ -102,7 +102,7 @@ async def test_an_ollama_that_nobody_called_so_is_recognised(server: JsonServer,
     server.answers = {
         "/v1/models": {"data": [{"id": "qwen3:8b", "owned_by": "library"}]}, "/api/tags": TAGS, "/api/show": show,
     }  # fmt: skip
-    (found,) = (await discovery.ask(DiscoveryTarget(f"{server.url}/v1"))).models
+    (found,) = (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models
     assert (found.context_window, found.tools) == (40_960, True)
 
 
@@ -111,18 +111,18 @@ async def test_a_llama_cpp_tells_its_window(server: JsonServer, discovery: Model
         "/v1/models": {"data": [{"id": "gguf", "owned_by": "llamacpp"}]},
         "/props": {"default_generation_settings": {"n_ctx": 16_384}},
     }
-    (found,) = (await discovery.ask(DiscoveryTarget(f"{server.url}/v1"))).models
+    (found,) = (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models
     assert found.context_window == 16_384
 
 
 @pytest.mark.parametrize("answer", [404, 500, b"<html>", b"[1]", b"\xff", {"data": "x"}, {"data": [1, {"id": 5}]}])
 async def test_nonsense_is_nothing(server: JsonServer, discovery: ModelDiscovery, answer: object) -> None:
     server.answers["/v1/models"] = answer
-    assert (await discovery.ask(DiscoveryTarget(f"{server.url}/v1"))).models == ()
+    assert (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models == ()
 
 
 async def test_nobody_there_is_nothing_at_once(discovery: ModelDiscovery) -> None:
-    finding = await discovery.ask(DiscoveryTarget(f"http://127.0.0.1:{await silent_port()}/v1", "ollama"))
+    finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{await silent_port()}/v1", "ollama"))
     assert not finding.has_answered
     assert finding.models == ()
 
@@ -130,7 +130,7 @@ async def test_nobody_there_is_nothing_at_once(discovery: ModelDiscovery) -> Non
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://[::1/v1", "http:///v1", "nonsense"])
 async def test_a_bad_address_is_nothing(discovery: ModelDiscovery, url: str) -> None:
     try:
-        assert not (await discovery.ask(DiscoveryTarget(url))).has_answered
+        assert not (await discovery.query(DiscoveryTarget(url))).has_answered
     finally:
         await close_connections()
 
@@ -138,9 +138,9 @@ async def test_a_bad_address_is_nothing(discovery: ModelDiscovery, url: str) -> 
 async def test_a_server_that_hangs_is_given_up(
     server: JsonServer, discovery: ModelDiscovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIMIT", 0.05)
+    monkeypatch.setattr(module, "QUERY_TIMEOUT", 0.05)
     server.held.clear()
-    finding = await discovery.ask(ollama(server))
+    finding = await discovery.query(ollama(server))
     assert finding.models == ()
 
 
@@ -149,10 +149,10 @@ async def test_many_who_ask_at_once_are_one(server: JsonServer, discovery: Model
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
     async with asyncio.TaskGroup() as group:
-        asks = [group.create_task(discovery.ask(place)) for _ in range(5)]
+        asks = [group.create_task(discovery.query(place)) for _ in range(5)]
         await server.waiting.wait()
         server.held.set()
-    assert len({id(ask.result()) for ask in asks}) == 1
+    assert len({id(query.result()) for query in asks}) == 1
     assert server.asked == ["GET /v1/models"]
 
 
@@ -161,7 +161,7 @@ async def test_one_who_gives_up_does_not_spoil_it_for_the_others(server: JsonSer
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
     async with asyncio.TaskGroup() as group:
-        first, second = (group.create_task(discovery.ask(place)) for _ in range(2))
+        first, second = (group.create_task(discovery.query(place)) for _ in range(2))
         await server.waiting.wait()
         first.cancel()
         server.held.set()
@@ -173,28 +173,28 @@ async def test_answers_are_kept_for_a_while(server: JsonServer) -> None:
     discovery = ModelDiscovery(lambda: now[0])
     place = DiscoveryTarget(f"{server.url}/v1")
     server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
-    await discovery.ask(place)
+    await discovery.query(place)
     now[0] = 299.0
-    await discovery.ask(place)
+    await discovery.query(place)
     assert (len(server.asked), discovery.version) == (1, 1)
     now[0] = 301.0
-    assert discovery.known(place) is None
-    await discovery.ask(place)
+    assert discovery.cached(place) is None
+    await discovery.query(place)
     assert (len(server.asked), discovery.version) == (2, 1), "the same answer is no news"
     server.answers["/v1/models"] = 500
     now[0] = 700.0
-    await discovery.ask(place)
+    await discovery.query(place)
     assert discovery.version == 2
     now[0] = 721.0
-    await discovery.ask(place)
+    await discovery.query(place)
     assert len(server.asked) == 4, "who has nothing is asked again sooner"
 
 
 async def test_asking_in_the_background_waits_for_nobody(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
-    discovery.ask_in_background(place)
-    assert discovery.known(place) is None
+    discovery.query_in_background(place)
+    assert discovery.cached(place) is None
     await server.waiting.wait()
 
 
@@ -227,9 +227,11 @@ def test_only_this_machine_is_loopback() -> None:
 
 def test_fields_of_the_wrong_kind_count_as_absent() -> None:
     item = {"id": "m", "context_length": "many", "max_model_len": True, "n_ctx": -1, "architecture": [], "meta": 3}
-    (found,), _ = of_openai({"data": [item]})
+    (found,), _ = parse_openai_models({"data": [item]})
     assert found == DiscoveredModel("m")
-    assert of_lm_studio({"data": [{"id": "m", "type": 4, "capabilities": "x"}]}) == [DiscoveredModel("m", images=False)]
+    assert parse_lm_studio_models({"data": [{"id": "m", "type": 4, "capabilities": "x"}]}) == [
+        DiscoveredModel("m", images=False)
+    ]
     odd = {"models": [{"model": "m", "details": 4}]}
     shown = {"m": {"capabilities": "x", "model_info": [], "parameters": 7}}
-    assert of_ollama(odd, shown, {"models": {}}) == [DiscoveredModel("m")]
+    assert parse_ollama_models(odd, shown, {"models": {}}) == [DiscoveredModel("m")]

@@ -42,7 +42,7 @@ class Net:
             if isinstance(answer, int) and answer < 0:
                 await elapse(-answer)
             if isinstance(answer, int):
-                raise module._Nonsense(f"HTTP {answer}")
+                raise module._UnexpectedResponse(f"HTTP {answer}")
             return answer
         finally:
             self.at_once -= 1
@@ -54,7 +54,7 @@ def looked(patch: pytest.MonkeyPatch, net: Net, kind: Kind = "openai", url: str 
     async def main() -> DiscoveryResult:
         discovery = ModelDiscovery(asyncio.get_running_loop().time)
         try:
-            return await discovery.ask(DiscoveryTarget(url, kind))
+            return await discovery.query(DiscoveryTarget(url, kind))
         finally:
             await discovery.close()
 
@@ -181,7 +181,7 @@ def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object
     place = DiscoveryTarget(FAR, headers=(("authorization", "Bearer k"),))
     try:
         result = in_virtual_time(lambda: module._fetch(place, FAR, body))
-    except module._Nonsense as error:
+    except module._UnexpectedResponse as error:
         return str(error), client.sent[0]
     return result, client.sent[0]
 
@@ -204,7 +204,7 @@ def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object
     ],
 )
 def test_one_request(answer: Exception | _Answer, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGEST", 8)
+    monkeypatch.setattr(module, "_MAX_RESPONSE_SIZE", 8)
     result, sent = fetched(monkeypatch, answer)
     assert result == expected
     assert sent == ("GET", FAR, {"accept": "application/json", "authorization": "Bearer k"}, None)
@@ -255,16 +255,16 @@ def test_answers_are_kept_for_exactly_so_long(monkeypatch: pytest.MonkeyPatch) -
     async def look(_place: DiscoveryTarget) -> DiscoveryResult:
         return answers.pop(0)
 
-    monkeypatch.setattr(module, "_look", look)
+    monkeypatch.setattr(module, "_query_server", look)
 
     async def main() -> None:
         for lasts, version in ((300.0, 1), (20.0, 2), (20.0, 2), (300.0, 3)):
-            finding = await discovery.ask(place)
+            finding = await discovery.query(place)
             assert discovery.version == version
             now[0] += lasts - 0.001
-            assert discovery.known(place) is finding
+            assert discovery.cached(place) is finding
             now[0] += 0.001
-            assert discovery.known(place) is None
+            assert discovery.cached(place) is None
 
     in_virtual_time(main)
 
@@ -279,24 +279,24 @@ def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch
         return FOUND
 
     async def main() -> None:
-        monkeypatch.setattr(module, "_look", look)
+        monkeypatch.setattr(module, "_query_server", look)
         discovery = ModelDiscovery(asyncio.get_running_loop().time)
         one, other = DiscoveryTarget(FAR), DiscoveryTarget(FAR, headers=(("a", "b"),))
-        discovery.ask_in_background(one)
-        discovery.ask_in_background(one)
-        assert tuple(await asyncio.gather(discovery.ask(one), discovery.ask(other))) == (FOUND, FOUND)
+        discovery.query_in_background(one)
+        discovery.query_in_background(one)
+        assert tuple(await asyncio.gather(discovery.query(one), discovery.query(other))) == (FOUND, FOUND)
         assert places == [one, other]
-        discovery.ask_in_background(one)
+        discovery.query_in_background(one)
         await elapse(2)
         assert len(places) == 2, "a known answer is not requested in the background"
-        discovery.forget()
-        assert await discovery.ask(one) == FOUND
+        discovery.clear_cache()
+        assert await discovery.query(one) == FOUND
         assert len(places) == 3
-        discovery.forget()
-        discovery.ask_in_background(one)
+        discovery.clear_cache()
+        discovery.query_in_background(one)
         await elapse(0.5)
         await discovery.close()
-        assert (discovery.known(one), len(discovery._asking)) == (None, 0), "a closed one stores nothing"
+        assert (discovery.cached(one), len(discovery._queries)) == (None, 0), "a closed one stores nothing"
 
     in_virtual_time(main)
 

@@ -10,26 +10,28 @@ from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.http11.connection import ConnectionRefused, RequestWatchdog
 from holdfast.providers import provider_errors
 from holdfast.providers.provider_errors import (
-    Place,
+    ErrorContext,
     connection_error,
     credentials_error,
-    cut_error,
     error_in_stream,
-    redacted,
-    refusal,
+    incomplete_error,
+    redact,
     refused_error,
     stall_error,
+    status_error,
 )
 from holdfast.testing.seeded_loop import in_virtual_time
 
-PLACE = Place("acme", "m", "http://acme.test/v1")
-BARE = Place("acme")
-LOCAL = Place("acme", base_url="http://127.0.0.1:1/v1")
+PLACE = ErrorContext("acme", "m", "http://acme.test/v1")
+BARE = ErrorContext("acme")
+LOCAL = ErrorContext("acme", base_url="http://127.0.0.1:1/v1")
 
 
-def refused(status: int, body: Any = b"", place: Place = PLACE, **headers: str) -> str:  # noqa: ANN401
+def refused(status: int, body: Any = b"", place: ErrorContext = PLACE, **headers: str) -> str:  # noqa: ANN401
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    return str(refusal(place, status, {name.replace("_", "-"): value for name, value in headers.items()}, data, now=0))
+    return str(
+        status_error(place, status, {name.replace("_", "-"): value for name, value in headers.items()}, data, now=0)
+    )
 
 
 ADVICE = [
@@ -64,8 +66,8 @@ ADVICE = [
         str(connection_error(LOCAL, "x", is_refused=True)),
         "acme: x. No server runs at http://127.0.0.1:1/v1: start it, or correct base_url.",
     ),
-    (str(cut_error(PLACE)), "acme: the answer ended before it was complete."),
-    (str(cut_error(PLACE, "reset")), "acme: the answer ended before it was complete (reset)."),
+    (str(incomplete_error(PLACE)), "acme: the answer ended before it was complete."),
+    (str(incomplete_error(PLACE, "reset")), "acme: the answer ended before it was complete (reset)."),
     (
         str(stall_error(PLACE, 1, has_begun=False)),
         "acme: nothing came for 1 second. If the server is slow by nature, set providers.acme.timeout higher.",
@@ -123,7 +125,7 @@ def test_a_long_wait_is_part_of_the_text(wait: str, expected: str) -> None:
     ],
 )
 def test_the_finer_header_first(headers: dict[str, str], seconds: float | None) -> None:
-    assert refusal(PLACE, 429, headers, b"", now=0).retry_after == seconds
+    assert status_error(PLACE, 429, headers, b"", now=0).retry_after == seconds
 
 
 def nested(depth: int) -> Any:  # noqa: ANN401
@@ -187,22 +189,22 @@ def test_a_code_of_a_stream_is_a_status(codes: dict[str, Any]) -> None:
 
 
 def test_longer_secrets_are_hidden_before_shorter_ones() -> None:
-    assert redacted("abcdef", ("cd", "abcde")) == "[hidden]f"
-    assert redacted("abcdef", ("cd", "bcdef")) == "a[hidden]"
+    assert redact("abcdef", ("cd", "abcde")) == "[hidden]f"
+    assert redact("abcdef", ("cd", "bcdef")) == "a[hidden]"
 
 
 def test_defaults_of_a_place() -> None:
-    assert Place("p") == Place("p", "", "", ())
+    assert ErrorContext("p") == ErrorContext("p", "", "", ())
 
 
 # Exceptions of libraries
 
 
-def fault(error: BaseException, place: Place = PLACE, *, has_begun: bool = False) -> ProviderError:
+def fault(error: BaseException, place: ErrorContext = PLACE, *, has_begun: bool = False) -> ProviderError:
     async def main() -> ProviderError:
         watch = RequestWatchdog(60, 5)
         watch.has_begun = has_begun
-        return provider_errors.fault_of(place, watch, error, now=0)
+        return provider_errors.convert_exception(place, watch, error, now=0)
 
     return in_virtual_time(main)
 

@@ -10,20 +10,20 @@ from holdfast.http11.connection import ConnectError, ConnectionRefused, RequestW
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers.model_access import ModelAccess, is_loopback, is_secret_name
 from holdfast.providers.provider_errors import (
-    Place,
+    ErrorContext,
     connection_error,
+    convert_exception,
     credentials_error,
-    cut_error,
     error_in_stream,
-    fault_of,
-    redacted,
-    refusal,
+    incomplete_error,
+    redact,
     refused_error,
     stall_error,
+    status_error,
 )
 from holdfast.testing.seeded_loop import in_virtual_time
 
-PLACE = Place("acme", "m", "http://acme.test/v1", ("the-secret-key",))
+PLACE = ErrorContext("acme", "m", "http://acme.test/v1", ("the-secret-key",))
 
 
 def said(text: str, **more: Any) -> bytes:  # noqa: ANN401
@@ -55,7 +55,7 @@ STATUSES: dict[int, tuple[Trouble, Trouble, Trouble, Trouble, Trouble]] = {
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_status_and_what_is_said_with_it(status: int) -> None:
     words = ("", QUOTA, LONG, KEY, BUSY)
-    assert tuple(refusal(PLACE, status, {}, said(text), now=0).trouble for text in words) == STATUSES[status]
+    assert tuple(status_error(PLACE, status, {}, said(text), now=0).trouble for text in words) == STATUSES[status]
 
 
 def test_words_without_a_status() -> None:
@@ -89,7 +89,7 @@ CODES: dict[str, tuple[Trouble, Trouble]] = {
 @pytest.mark.parametrize("name", ["code", "type", "status"])
 def test_codes(code: str, name: str) -> None:
     value = int(code) if code.isdigit() else code
-    found = refusal(PLACE, 418, {}, said("hm", **{name: value}), now=0).trouble
+    found = status_error(PLACE, 418, {}, said("hm", **{name: value}), now=0).trouble
     assert (found, error_in_stream(PLACE, {"message": "hm", name: value}).trouble) == CODES[code]
 
 
@@ -135,7 +135,7 @@ def test_too_much_was_asked_for_is_no_overflow() -> None:
     ],
 )
 def test_a_provider_decides_whether_to_come_back(status: int, wish: str, trouble: Trouble) -> None:
-    assert refusal(PLACE, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
+    assert status_error(PLACE, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
 
 
 def test_a_model_that_is_loading() -> None:
@@ -145,7 +145,7 @@ def test_a_model_that_is_loading() -> None:
         ("downloading", 503, "busy"),
         ("Loading model", 500, "busy"),
     ):
-        assert refusal(PLACE, status, {}, said(text), now=0).trouble == trouble
+        assert status_error(PLACE, status, {}, said(text), now=0).trouble == trouble
 
 
 PAGE = b"  <HTML><head><title>Welcome</title></head>"
@@ -165,7 +165,7 @@ PAGE = b"  <HTML><head><title>Welcome</title></head>"
     ],
 )
 def test_pages(status: int, headers: dict[str, str], body: bytes, trouble: Trouble) -> None:
-    error = refusal(PLACE, status, headers, body, now=0)
+    error = status_error(PLACE, status, headers, body, now=0)
     assert error.trouble == trouble
     assert "<" not in str(error)
     if body is PAGE:
@@ -177,7 +177,7 @@ def test_pages(status: int, headers: dict[str, str], body: bytes, trouble: Troub
 )
 def test_only_a_busy_provider_is_waited_for(name: str, is_waited_for: bool) -> None:
     status = {"busy": 429, "quota": 402, "overflow": 413, "credentials": 401}[name]
-    error = refusal(PLACE, status, {"retry-after": "5"}, b"", now=0)
+    error = status_error(PLACE, status, {"retry-after": "5"}, b"", now=0)
     assert (error.trouble, error.retry_after) == (name, 5.0 if is_waited_for else None)
 
 
@@ -196,17 +196,17 @@ def test_a_wait_in_words(text: str, seconds: float | None) -> None:
 
 
 def test_titles_tell_the_kinds_apart() -> None:
-    assert refusal(PLACE, 429, {}, b"", now=0).title == "Rate limited"
+    assert status_error(PLACE, 429, {}, b"", now=0).title == "Rate limited"
     errors = (
-        refusal(PLACE, 503, {}, b"", now=0),
+        status_error(PLACE, 503, {}, b"", now=0),
         connection_error(PLACE, ""),
-        connection_error(Place("p", base_url="http://127.0.0.1:1"), "", is_refused=True),
-        refusal(PLACE, 503, {}, said("loading"), now=0),
-        cut_error(PLACE),
+        connection_error(ErrorContext("p", base_url="http://127.0.0.1:1"), "", is_refused=True),
+        status_error(PLACE, 503, {}, said("loading"), now=0),
+        incomplete_error(PLACE),
         stall_error(PLACE, 1, has_begun=False),
         credentials_error(PLACE, "no"),
-        refusal(PLACE, 402, {}, b"", now=0),
-        refusal(PLACE, 413, {}, b"", now=0),
+        status_error(PLACE, 402, {}, b"", now=0),
+        status_error(PLACE, 413, {}, b"", now=0),
         refused_error(PLACE, "no"),
         error_in_stream(PLACE, "odd"),
     )
@@ -237,7 +237,7 @@ def test_titles_tell_the_kinds_apart() -> None:
     ],
 )
 def test_nobody_is_waited_for_where_no_server_runs(url: str, is_refused: bool, trouble: Trouble) -> None:
-    assert connection_error(Place("p", base_url=url), "no", is_refused=is_refused).trouble == trouble
+    assert connection_error(ErrorContext("p", base_url=url), "no", is_refused=is_refused).trouble == trouble
     assert is_loopback(url) == (trouble == "not_running" or not is_refused)
 
 
@@ -246,8 +246,8 @@ def test_nobody_is_waited_for_where_no_server_runs(url: str, is_refused: bool, t
 
 @pytest.mark.parametrize("secrets", [("abcd-1", "abcd-1-longer"), ("abcd-1-longer", "abcd-1"), ("abcd-1-longer",)])
 def test_a_secret_that_is_the_beginning_of_another(secrets: tuple[str, ...]) -> None:
-    assert redacted("key abcd-1-longer was refused", secrets) == "key [hidden] was refused"
-    assert redacted("no secret", ("", *secrets)) == "no secret"
+    assert redact("key abcd-1-longer was refused", secrets) == "key [hidden] was refused"
+    assert redact("no secret", ("", *secrets)) == "no secret"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_secret_that_is_the_beginning_of_another(secrets: tuple[str, ...]) -> 
     ],
 )
 def test_what_looks_like_a_secret(text: str, shown: str) -> None:
-    assert redacted(text, ()) == shown
+    assert redact(text, ()) == shown
 
 
 def test_the_secrets_of_an_access() -> None:
@@ -281,8 +281,8 @@ def test_the_secrets_of_an_access() -> None:
     assert access.secrets == ("key-123", "header-1", "header-2", "extra-1", "extra-2")
     named = ("auth", "KEY", "x-token", "secret", "Set-Cookie", "credential", "team", "")
     assert [is_secret_name(name) for name in named] == [True] * 6 + [False] * 2
-    for error in (cut_error, connection_error, credentials_error, refused_error):
-        place = Place("p", base_url="http://key-123.test", secrets=access.secrets)
+    for error in (incomplete_error, connection_error, credentials_error, refused_error):
+        place = ErrorContext("p", base_url="http://key-123.test", secrets=access.secrets)
         assert "key-123" not in str(error(place, "it said key-123 and header-1"))
 
 
@@ -295,7 +295,7 @@ def fault(error: BaseException | None, *, has_begun: bool = False, **watched: An
         watch.has_begun = has_begun
         for name, value in watched.items():
             setattr(watch, name, value)
-        return fault_of(PLACE, watch, error, now=0)
+        return convert_exception(PLACE, watch, error, now=0)
 
     return in_virtual_time(main)
 

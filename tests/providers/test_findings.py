@@ -3,7 +3,13 @@
 from typing import Any
 
 from holdfast.providers import model_discovery as module
-from holdfast.providers.model_discovery import DiscoveredModel, of_lm_studio, of_ollama, of_openai, with_context
+from holdfast.providers.model_discovery import (
+    DiscoveredModel,
+    merge_details,
+    parse_lm_studio_models,
+    parse_ollama_models,
+    parse_openai_models,
+)
 from planting import CLAUSES, assert_every_clause_decides
 
 SIZES = (
@@ -22,7 +28,7 @@ SPEAKING = ("embedder", "whispering", "gpt-4o-ttsx", "m")
 
 
 def openai(item: dict[str, Any]) -> list[DiscoveredModel]:
-    return of_openai({"data": [item]})[0]
+    return parse_openai_models({"data": [item]})[0]
 
 
 def check_openai() -> None:
@@ -52,22 +58,24 @@ def check_openai() -> None:
         assert openai(item) == [DiscoveredModel("m", context_window=100 + place)], f"{name} before those that follow it"
     bodies: list[dict[str, Any]] = [{}, {"data": {}}, {"data": ["m", 3]}]
     for body in bodies:
-        assert of_openai(body) == ([], "")
+        assert parse_openai_models(body) == ([], "")
 
 
 def check_makers() -> None:
     one, two = {"id": "a", "owned_by": "x"}, {"id": "b", "owned_by": "y"}
-    assert of_openai({"data": [one, two]}) == ([DiscoveredModel("a"), DiscoveredModel("b")], "x")
-    assert of_openai({"data": [{"id": "c"}, two]})[1] == "y"
-    assert of_openai({"data": [{"id": "tts-1", "owned_by": "z"}, two]})[1] == "y", "only of those that can talk"
-    assert of_openai({"data": [{"id": "a", "name": "old"}, {"id": "a", "name": "new"}]})[0] == [
+    assert parse_openai_models({"data": [one, two]}) == ([DiscoveredModel("a"), DiscoveredModel("b")], "x")
+    assert parse_openai_models({"data": [{"id": "c"}, two]})[1] == "y"
+    assert parse_openai_models({"data": [{"id": "tts-1", "owned_by": "z"}, two]})[1] == "y", (
+        "only of those that can talk"
+    )
+    assert parse_openai_models({"data": [{"id": "a", "name": "old"}, {"id": "a", "name": "new"}]})[0] == [
         DiscoveredModel("a", "new")
     ]
 
 
 def ollama(detail: object = None, *, item: object = None, running: object = None) -> list[DiscoveredModel]:
     tags = {"models": [{"model": "m"} if item is None else item]}
-    return of_ollama(tags, {"m": detail}, {"models": [] if running is None else [running]})
+    return parse_ollama_models(tags, {"m": detail}, {"models": [] if running is None else [running]})
 
 
 def check_ollama() -> None:
@@ -93,7 +101,7 @@ def check_ollama() -> None:
     set_by_file = made | {"parameters": "stop x\nnum_ctx   4\n"}
     assert ollama(set_by_file, running=loaded) == [DiscoveredModel("m", context_window=4, is_loaded=True)]
     assert ollama(made | {"parameters": "xnum_ctx 4"}) == [DiscoveredModel("m", context_window=9)]
-    assert len(of_ollama({"models": [{"model": "m"}, {"name": "m"}]}, {}, {})) == 1
+    assert len(parse_ollama_models({"models": [{"model": "m"}, {"name": "m"}]}, {}, {})) == 1
 
 
 def check_lm_studio() -> None:
@@ -110,19 +118,19 @@ def check_lm_studio() -> None:
         ({"id": "m", "max_context_length": 5}, DiscoveredModel("m", images=False, context_window=5)),
     ]
     for item, expected in rows:
-        assert of_lm_studio({"data": [item]}) == ([] if expected is None else [expected]), item
-    assert len(of_lm_studio({"data": [{"id": "m"}, {"id": "m"}]})) == 1
+        assert parse_lm_studio_models({"data": [item]}) == ([] if expected is None else [expected]), item
+    assert len(parse_lm_studio_models({"data": [{"id": "m"}, {"id": "m"}]})) == 1
 
 
 def check_completed() -> None:
     """The first list names the models, the second knows more about them."""
     plain, sized = DiscoveredModel("a", "A"), DiscoveredModel("a", context_window=3)
     detail = DiscoveredModel("a", "B", 5, tools=True, is_loaded=True)
-    assert with_context([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "nobody knows more"
-    assert with_context([plain, DiscoveredModel("b")], [detail]) == [
+    assert merge_details([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "nobody knows more"
+    assert merge_details([plain, DiscoveredModel("b")], [detail]) == [
         DiscoveredModel("a", "A", 5, tools=True, is_loaded=True)
     ]
-    assert with_context([sized], [detail]) == [DiscoveredModel("a", "B", 3, tools=True, is_loaded=True)]
+    assert merge_details([sized], [detail]) == [DiscoveredModel("a", "B", 3, tools=True, is_loaded=True)]
 
 
 CHECKS = (check_openai, check_makers, check_ollama, check_lm_studio, check_completed)
@@ -138,6 +146,9 @@ def test_every_clause_decides() -> None:
         "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 is what an absent size is",
     }
     kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
-    names = "of_openai of_ollama of_lm_studio with_context _made_for _set_context _context _sees _name _objects _text"
-    functions = [getattr(module, name) for name in (*names.split(), "_number", "_whole", "_unique")]
+    names = (
+        "parse_openai_models parse_ollama_models parse_lm_studio_models merge_details _trained_context "
+        "_configured_context _context_size _accepts_images _name _objects _text _number _positive_int _unique"
+    )
+    functions = [getattr(module, name) for name in names.split()]
     assert_every_clause_decides(functions, check, equivalent, kinds)

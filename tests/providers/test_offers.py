@@ -12,7 +12,7 @@ from holdfast.domain.usage import Price
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, CatalogSource
 from holdfast.providers.model_access import BETWEEN, FIRST_BYTE
 from holdfast.providers.model_discovery import DiscoveredModel
-from holdfast.providers.model_factory import ModelConfig, blueprint
+from holdfast.providers.model_factory import ModelConfig, configure_model
 from holdfast.providers.provider_config import (
     WIRES,
     Endpoint,
@@ -20,12 +20,12 @@ from holdfast.providers.provider_config import (
     ModelSpec,
     Provider,
     Unavailable,
+    adapt_selection,
     describe,
-    fitting,
+    effective_providers,
     key_variables,
     models_of,
-    offers_of,
-    reach,
+    resolve_endpoint,
     wire_of,
 )
 
@@ -59,13 +59,13 @@ SOURCE = CatalogSource("p", "1", "2026-01-01", "MIT")
 CATALOG = Catalog(SOURCE, (KNOWN,))
 
 
-def offer_of(id: str = "acme", /, **given: Any) -> Provider:  # noqa: ANN401
+def provider_of(id: str = "acme", /, **given: Any) -> Provider:  # noqa: ANN401
     settings = msgspec.convert({"providers": {id: given}}, Settings)
-    return next(item for item in offers_of(CATALOG, settings) if item.id == id)
+    return next(item for item in effective_providers(CATALOG, settings) if item.id == id)
 
 
 def described(**given: Any) -> ModelSpec:  # noqa: ANN401
-    found = describe(offer_of(models=[{"id": "m", **given}]), "m")
+    found = describe(provider_of(models=[{"id": "m", **given}]), "m")
     assert found is not None
     return found
 
@@ -117,10 +117,10 @@ def test_a_users_word_about_a_model(name: str, value: object, changes: dict[str,
 
 def test_who_knows_about_levels() -> None:
     assert described().knows_levels
-    own = offer_of("mine", base_url="http://x", models=[{"id": "m"}, {"id": "n", "reasoning_levels": []}])
+    own = provider_of("mine", base_url="http://x", models=[{"id": "m"}, {"id": "n", "reasoning_levels": []}])
     plain, told = models_of(own)
     assert (plain.knows_levels, told.knows_levels) == (False, True)
-    reasoning = describe(offer_of("mine", base_url="http://x", models=[{"id": "m", "reasoning_levels": ["a"]}]), "m")
+    reasoning = describe(provider_of("mine", base_url="http://x", models=[{"id": "m", "reasoning_levels": ["a"]}]), "m")
     assert reasoning is not None
     assert reasoning.info.can_reason
 
@@ -129,24 +129,24 @@ FOUND = DiscoveredModel("f", "Found F", context_window=7, max_tokens=5, images=T
 
 
 def test_a_servers_word_fills_what_nobody_else_said() -> None:
-    offer = offer_of("mine", base_url="http://x")
-    info = describe(offer, "f", FOUND)
+    provider = provider_of("mine", base_url="http://x")
+    info = describe(provider, "f", FOUND)
     assert info is not None
     assert info.info == ModelInfo("mine", "f", 7, 5, supports_images=True, name="Found F", can_reason=True)
-    listed = describe(offer_of(), "m", FOUND)
+    listed = describe(provider_of(), "m", FOUND)
     assert listed is not None
     assert listed.info == PLAIN
-    nothing = describe(offer, "f", DiscoveredModel("f"))
+    nothing = describe(provider, "f", DiscoveredModel("f"))
     assert nothing is not None
     assert nothing.info == ModelInfo("mine", "f", name="f")
-    assert describe(offer, "f") is None
+    assert describe(provider, "f") is None
 
 
 def test_a_model_may_speak_another_wire() -> None:
     """Unless the settings of its provider say which, or where."""
 
     def place(**given: Any) -> tuple[str, str]:  # noqa: ANN401
-        found = describe(offer_of(**given), "odd")
+        found = describe(provider_of(**given), "odd")
         assert found is not None
         return found.type, found.base_url
 
@@ -160,7 +160,7 @@ def test_the_order_and_names_of_offers() -> None:
 
     def offers(**tables: Any) -> list[tuple[str, str, bool]]:  # noqa: ANN401
         settings = msgspec.convert(tables, Settings)
-        return [(item.id, item.origin, item.is_named) for item in offers_of(CATALOG, settings, [local])]
+        return [(item.id, item.origin, item.is_named) for item in effective_providers(CATALOG, settings, [local])]
 
     assert offers() == [("acme", "catalog", False), ("ollama", "local", False)]
     assert offers(providers={"mine": {}, "ollama": {}}) == [
@@ -170,10 +170,10 @@ def test_the_order_and_names_of_offers() -> None:
     ]
     assert offers(options={"disable_default_providers": True}) == []
     assert offers(providers={"also": {}, "acme": {}}) == [("acme", "catalog", True), ("ollama", "local", False)]
-    second = offer_of("second", id="acme")
+    second = provider_of("second", id="acme")
     assert (second.name, second.type, second.base_url) == ("Acme (second)", "anthropic", "https://acme.test/v1")
     assert (second.default_large, second.default_small) == ("m", "s")
-    assert offer_of("second", id="nobody").type == "openai-compat"
+    assert provider_of("second", id="nobody").type == "openai-compat"
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def sources(**keys: str) -> EndpointSources:
 
 
 def plan_of(given: dict[str, Any], selection: Selection | None = None) -> ModelConfig:
-    offer = offer_of(**given)
-    found = reach(offer, sources())
+    provider = provider_of(**given)
+    found = resolve_endpoint(provider, sources())
     assert isinstance(found, Endpoint), found
-    model = describe(offer, "m")
+    model = describe(provider, "m")
     assert model is not None
-    return blueprint(offer, found, model, selection or Selection())
+    return configure_model(provider, found, model, selection or Selection())
 
 
 def _access(name: str) -> Callable[[ModelConfig], Any]:
@@ -222,7 +222,10 @@ def _access(name: str) -> Callable[[ModelConfig], Any]:
 
 EFFECTS: dict[str, tuple[tuple[Any, Callable[[ModelConfig], Any], Any], ...]] = {
     "id": (("acme", lambda plan: plan.info.provider, "acme"),),
-    "name": (("Other", lambda _: offer_of(name="Other").name, "Other"), ("", lambda _: offer_of(name="").name, "Acme")),
+    "name": (
+        ("Other", lambda _: provider_of(name="Other").name, "Other"),
+        ("", lambda _: provider_of(name="").name, "Acme"),
+    ),
     "type": (("openai", lambda plan: plan.type, "openai"), ("", lambda plan: plan.type, "anthropic")),
     "base_url": (
         ("http://x/v1", _access("base_url"), "http://x/v1"),
@@ -313,7 +316,7 @@ def test_an_effort_as_a_model_takes_it(
     can: bool, levels: tuple[str, ...], knows: bool, asked: str, think: bool, expected: tuple[bool, str, bool]
 ) -> None:
     info = ModelInfo("p", "m", can_reason=can, reasoning_levels=levels, default_reasoning_effort="dflt")
-    found, chosen = fitting(
+    found, chosen = adapt_selection(
         Selection(reasoning_effort=asked, think=think), ModelSpec(info, "anthropic", "", knows_levels=knows)
     )
     assert (found.can_reason, chosen.reasoning_effort, chosen.think) == expected
@@ -323,7 +326,7 @@ def test_an_effort_as_a_model_takes_it(
 
 
 def key_of(given: dict[str, Any], keys: dict[str, str], environment: dict[str, str], name: str = "acme") -> str:
-    found = reach(offer_of(name, **given), EndpointSources(_expand(environment), keys.get, environment))
+    found = resolve_endpoint(provider_of(name, **given), EndpointSources(_expand(environment), keys.get, environment))
     return found.api_key if isinstance(found, Endpoint) else f"lacks: {found.sentence}"
 
 
@@ -398,7 +401,7 @@ def test_providers_of_ones_own(given: dict[str, Any], keys: dict[str, str], expe
 
 
 def test_a_type_that_nobody_speaks() -> None:
-    found = reach(offer_of("mine", type="telepathy", base_url="http://x"), sources())
+    found = resolve_endpoint(provider_of("mine", type="telepathy", base_url="http://x"), sources())
     assert isinstance(found, Unavailable)
     assert "'telepathy'" in found.sentence
     assert not found.is_key
@@ -436,7 +439,9 @@ SPECIAL: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
 def test_providers_with_credentials_of_their_own(
     wire: str, given: dict[str, Any], environment: dict[str, str], expected: str
 ) -> None:
-    found = reach(offer_of("mine", type=wire, **given), EndpointSources(lambda text, _: text, _nobody, environment))
+    found = resolve_endpoint(
+        provider_of("mine", type=wire, **given), EndpointSources(lambda text, _: text, _nobody, environment)
+    )
     seen = "lack" if isinstance(found, Unavailable) else "ambient" if found.is_ambient else found.api_key
     assert seen == expected
 
@@ -462,30 +467,31 @@ def test_providers_with_credentials_of_their_own(
 )
 def test_what_only_some_wires_need(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     given = {"type": wire, "api_key": "k", "base_url": "http://x"}
-    found = reach(offer_of("mine", **given), EndpointSources(lambda text, _: text, _nobody, environment))
+    found = resolve_endpoint(provider_of("mine", **given), EndpointSources(lambda text, _: text, _nobody, environment))
     assert isinstance(found, Endpoint)
     assert found.extras == expected
     chosen = {name: "own" for name in expected}
-    found = reach(
-        offer_of("mine", **given, provider_options=chosen), EndpointSources(lambda text, _: text, _nobody, environment)
+    found = resolve_endpoint(
+        provider_of("mine", **given, provider_options=chosen),
+        EndpointSources(lambda text, _: text, _nobody, environment),
     )
     assert isinstance(found, Endpoint)
     assert found.extras == chosen
-    plan = blueprint(offer_of("mine", **given, provider_options=chosen), found, described(), Selection())
+    plan = configure_model(provider_of("mine", **given, provider_options=chosen), found, described(), Selection())
     assert plan.access.options == {}, "they are no part of a request"
 
 
 def test_the_variables_that_may_hold_a_key() -> None:
-    assert key_variables(offer_of(api_key="${A}$B")) == ["A", "B", "ACME_KEY", "OTHER_KEY"]
-    assert key_variables(offer_of("mine")) == []
+    assert key_variables(provider_of(api_key="${A}$B")) == ["A", "B", "ACME_KEY", "OTHER_KEY"]
+    assert key_variables(provider_of("mine")) == []
 
 
 def test_an_address_with_holes() -> None:
     holed = msgspec.structs.replace(KNOWN, base_url="https://${REGION}.acme.test")
     settings = Settings(options=Options())
-    (offer,) = offers_of(Catalog(SOURCE, (holed,)), settings)
-    lacking = reach(offer, EndpointSources(lambda text, _: text, _nobody, ENVIRONMENT))
+    (provider,) = effective_providers(Catalog(SOURCE, (holed,)), settings)
+    lacking = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _nobody, ENVIRONMENT))
     assert lacking == Unavailable("Acme needs REGION: set it.", "REGION")
-    found = reach(offer, EndpointSources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
+    found = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
     assert isinstance(found, Endpoint)
     assert found.base_url == "https://eu.acme.test"

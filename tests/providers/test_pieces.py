@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream
-from holdfast.providers.model_discovery import of_openai
+from holdfast.providers.model_discovery import parse_openai_models
 from providers.stand import shape
 
 FINISHES: dict[StepFinish, str] = {
@@ -110,5 +110,5 @@ def test_usage_that_is_said_comes_before_timings() -> None:
     ],
 )
 def test_which_models_of_a_list_can_talk(item: dict[str, Any], is_listed: bool) -> None:
-    found, _ = of_openai({"data": [item]})
+    found, _ = parse_openai_models({"data": [item]})
     assert bool(found) == is_listed

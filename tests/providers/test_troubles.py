@@ -5,16 +5,16 @@ import pytest
 
 from holdfast.domain.errors import Trouble
 from holdfast.providers.provider_errors import (
-    Place,
+    ErrorContext,
     connection_error,
-    cut_error,
     error_in_stream,
-    redacted,
-    refusal,
+    incomplete_error,
+    redact,
     stall_error,
+    status_error,
 )
 
-PLACE = Place("acme", "m", "http://acme/v1", ("the-secret-key",))
+PLACE = ErrorContext("acme", "m", "http://acme/v1", ("the-secret-key",))
 NOW = 1_700_000_000.0
 
 
@@ -37,7 +37,7 @@ NOW = 1_700_000_000.0
 )
 def test_a_conversation_that_is_too_long(said: str) -> None:
     body = b'{"error":{"message":"%s"}}' % said.encode()
-    assert refusal(PLACE, 400, {}, body, now=NOW).trouble == "overflow"
+    assert status_error(PLACE, 400, {}, body, now=NOW).trouble == "overflow"
     assert error_in_stream(PLACE, {"message": said}).trouble == "overflow"
 
 
@@ -63,12 +63,12 @@ def test_a_conversation_that_is_too_long(said: str) -> None:
     ],
 )
 def test_statuses_and_words(status: int, body: str, trouble: Trouble) -> None:
-    assert refusal(PLACE, status, {}, body.encode(), now=NOW).trouble == trouble
+    assert status_error(PLACE, status, {}, body.encode(), now=NOW).trouble == trouble
 
 
 def test_a_provider_may_say_whether_to_come_back() -> None:
-    assert refusal(PLACE, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
-    assert refusal(PLACE, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
+    assert status_error(PLACE, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
+    assert status_error(PLACE, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
 
 
 @pytest.mark.parametrize(
@@ -87,34 +87,34 @@ def test_a_provider_may_say_whether_to_come_back() -> None:
     ],
 )
 def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert refusal(PLACE, 429, headers, b"", now=NOW).retry_after == seconds
+    assert status_error(PLACE, 429, headers, b"", now=NOW).retry_after == seconds
 
 
 def test_what_a_gateway_was_told_is_found() -> None:
     inner = '{"error":{"message":"the long words of the provider behind it"}}'
     body = msgspec.json.encode({"error": {"message": "Provider returned error", "metadata": {"raw": inner}}})
-    assert "the long words of the provider behind it" in str(refusal(PLACE, 429, {}, body, now=NOW))
+    assert "the long words of the provider behind it" in str(status_error(PLACE, 429, {}, body, now=NOW))
 
 
 def test_errors_say_what_to_do() -> None:
-    assert "holdfast login acme" in str(refusal(PLACE, 401, {}, b"", now=NOW))
-    assert "holdfast models acme" in str(refusal(PLACE, 404, {}, b'{"error":"model not found"}', now=NOW))
-    assert "base_url (http://acme/v1)" in str(refusal(PLACE, 404, {}, b"404 page not found", now=NOW))
+    assert "holdfast login acme" in str(status_error(PLACE, 401, {}, b"", now=NOW))
+    assert "holdfast models acme" in str(status_error(PLACE, 404, {}, b'{"error":"model not found"}', now=NOW))
+    assert "base_url (http://acme/v1)" in str(status_error(PLACE, 404, {}, b"404 page not found", now=NOW))
     assert "http://acme/v1" in str(connection_error(PLACE, "refused"))
-    assert "https://new" in str(refusal(PLACE, 301, {"location": "https://new"}, b"", now=NOW))
+    assert "https://new" in str(status_error(PLACE, 301, {"location": "https://new"}, b"", now=NOW))
     assert stall_error(PLACE, 60, has_begun=True).trouble == "stalled"
-    assert cut_error(PLACE).trouble == "cut"
+    assert incomplete_error(PLACE).trouble == "cut"
 
 
 def test_a_wait_is_told_that_nobody_waits_for() -> None:
-    assert "minutes" not in str(refusal(PLACE, 429, {"retry-after": "60"}, b"", now=NOW))
-    assert "for 90 minutes" in str(refusal(PLACE, 429, {"retry-after": "5400"}, b"", now=NOW))
-    assert "for 24 hours" in str(refusal(PLACE, 429, {"retry-after": "inf"}, b"", now=NOW))
+    assert "minutes" not in str(status_error(PLACE, 429, {"retry-after": "60"}, b"", now=NOW))
+    assert "for 90 minutes" in str(status_error(PLACE, 429, {"retry-after": "5400"}, b"", now=NOW))
+    assert "for 24 hours" in str(status_error(PLACE, 429, {"retry-after": "inf"}, b"", now=NOW))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'""'])
 def test_a_body_that_says_nothing_is_not_repeated(body: bytes) -> None:
-    assert str(refusal(PLACE, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
+    assert str(status_error(PLACE, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_body_that_says_nothing_is_not_repeated(body: bytes) -> None:
 )
 def test_errors_are_short_and_on_one_line(body: bytes) -> None:
     """Also those that repeat all they were sent: only their beginning is looked at."""
-    error = str(refusal(PLACE, 400, {}, body, now=NOW))
+    error = str(status_error(PLACE, 400, {}, body, now=NOW))
     assert len(error) < 500
     assert error.isprintable()
 
@@ -138,7 +138,7 @@ def test_errors_are_short_and_on_one_line(body: bytes) -> None:
     ],
 )
 def test_nothing_that_opens_a_door_is_said(text: str) -> None:
-    shown = redacted(text, PLACE.secrets)
+    shown = redact(text, PLACE.secrets)
     for secret in ("the-secret-key", "abcdefghijkl", "eyJhbGciOi", "AIzaSyA1234567890", "the-password"):
         assert secret not in shown
     assert "the-secret-key" not in repr(PLACE)
@@ -165,6 +165,6 @@ def test_a_wait_that_stands_in_the_words() -> None:
 
 def test_who_is_refused_is_told_which_key_counts() -> None:
     """One that is stored is of no use while the settings name another."""
-    said = str(refusal(PLACE, 401, {}, b'{"error":{"message":"no"}}', now=0))
+    said = str(status_error(PLACE, 401, {}, b'{"error":{"message":"no"}}', now=0))
     assert "`holdfast login acme`" in said
     assert "providers.acme.api_key" in said

@@ -1,4 +1,4 @@
-"""Which servers are asked for their models when providers are listed: never one that nobody named, elsewhere."""
+"""Which servers are queried for their models when providers are listed: never one that nobody named, elsewhere."""
 
 import itertools
 from typing import Any
@@ -19,26 +19,26 @@ HOSTS = {"127.0.0.1": True, "localhost": True, "[::1]": True, "192.0.2.7": False
 FOUND = DiscoveryResult((DiscoveredModel("m"),), has_answered=True)
 
 
-class _Notes(ModelDiscovery):
-    """Asks nobody: notes who would have been asked, and how."""
+class _RecordingDiscovery(ModelDiscovery):
+    """Sends no requests, and records the queries that would have been made."""
 
-    def __init__(self, remembers: str) -> None:
+    def __init__(self, cached_address: str) -> None:
         super().__init__()
-        self._remembers = remembers
-        self.asked: list[tuple[str, str]] = []
+        self._cached_address = cached_address
+        self.queries: list[tuple[str, str]] = []
 
-    def known(self, place: DiscoveryTarget) -> DiscoveryResult | None:
-        return FOUND if self._remembers and self._remembers in place.base_url else None
+    def cached(self, target: DiscoveryTarget) -> DiscoveryResult | None:
+        return FOUND if self._cached_address and self._cached_address in target.base_url else None
 
-    async def ask(self, place: DiscoveryTarget) -> DiscoveryResult:
-        self.asked.append(("waits", place.base_url))
+    async def query(self, target: DiscoveryTarget) -> DiscoveryResult:
+        self.queries.append(("waits", target.base_url))
         return FOUND
 
-    def ask_in_background(self, place: DiscoveryTarget) -> None:
-        self.asked.append(("background", place.base_url))
+    def query_in_background(self, target: DiscoveryTarget) -> None:
+        self.queries.append(("background", target.base_url))
 
 
-def _market(host: str, named: str, discovery: ModelDiscovery, **more: object) -> ModelRegistry:
+def _registry(host: str, named: str, discovery: ModelDiscovery, **more: object) -> ModelRegistry:
     address = f"http://{host}:4321"
     given: dict[str, Any] = {named: {"base_url": f"{address}/v1", **more}} if named else {}
     environment = {} if named else {"OLLAMA_HOST": address}
@@ -49,30 +49,30 @@ def _market(host: str, named: str, discovery: ModelDiscovery, **more: object) ->
 
 
 @pytest.mark.parametrize("named", ["", "ollama", "mine"])
-async def test_who_is_asked_for_models(named: str) -> None:
-    """By whether the settings name it, where it is, who asks, and what is remembered."""
+async def test_which_servers_are_queried_for_models(named: str) -> None:
+    """Depends on the settings, the address, the view that is requested, and the cache."""
     for (host, is_here), waits, is_known in itertools.product(HOSTS.items(), (True, False), (True, False)):
         case = (host, waits, is_known)
-        discovery = _Notes(f"{host}:4321" if is_known else "")
-        market = _market(host, named, discovery)
-        views = await (market.view() if waits else market.usable_view())
-        asked = [how for how, address in discovery.asked if f"{host}:4321" in address]
+        discovery = _RecordingDiscovery(f"{host}:4321" if is_known else "")
+        registry = _registry(host, named, discovery)
+        views = await (registry.view() if waits else registry.usable_view())
+        queried = [how for how, address in discovery.queries if f"{host}:4321" in address]
         is_ours = bool(named) or is_here
         expected = ["waits" if waits else "background"] if is_ours and not is_known else []
-        assert asked == expected, case
-        # What is known, or was said in time, is shown.
+        assert queried == expected, case
+        # Cached models and those of a finished query are listed.
         shown = [[model.id for model in view.models] for view in views if view.id == (named or "ollama")]
-        has_models = is_known or asked == ["waits"]
+        has_models = is_known or queried == ["waits"]
         is_listed = has_models or waits or named == "mine"
         assert shown == ([["m"] if has_models else []] if is_listed else []), case
         await discovery.close()
 
 
 @pytest.mark.parametrize("more", [{"discover_models": False}, {"disable": True}, {"type": "anthropic", "api_key": "k"}])
-async def test_one_that_shall_not_be_asked_is_not(more: dict[str, object]) -> None:
+async def test_one_that_shall_not_be_queried_is_not(more: dict[str, object]) -> None:
     for waits in (True, False):
-        discovery = _Notes("")
-        market = _market("127.0.0.1", "mine", discovery, **more)
-        await (market.view() if waits else market.usable_view())
-        assert discovery.asked, "others are asked"
-        assert [address for _, address in discovery.asked if ":4321" in address] == []
+        discovery = _RecordingDiscovery("")
+        registry = _registry("127.0.0.1", "mine", discovery, **more)
+        await (registry.view() if waits else registry.usable_view())
+        assert discovery.queries, "others are queried"
+        assert [address for _, address in discovery.queries if ":4321" in address] == []

@@ -143,7 +143,7 @@ async def test_a_local_server_that_is_started_later_is_found(place: Home, server
 async def test_a_far_ollama_is_used_only_if_it_is_chosen(place: Home) -> None:
     place.environment["OLLAMA_HOST"] = "ollama.invalid:1"
     assert await place.large() == "demo/tour"
-    assert place.discovery.known(places.DiscoveryTarget("http://ollama.invalid:1/v1", "ollama")) is None, (
+    assert place.discovery.cached(places.DiscoveryTarget("http://ollama.invalid:1/v1", "ollama")) is None, (
         "nobody asked it"
     )
     place.set(models={"large": {"provider": "ollama", "model": "m"}}, providers={"ollama": {"discover_models": False}})
@@ -175,7 +175,7 @@ async def test_a_described_model_needs_no_answer(place: Home, server: JsonServer
     version = place.discovery.version
     server.held.set()
     while place.discovery.version == version:
-        await place.discovery.ask(places.DiscoveryTarget(f"{server.url}/v1"))
+        await place.discovery.query(places.DiscoveryTarget(f"{server.url}/v1"))
     assert (await place.models.large()).info.context_window == 7_000, "what came later counts from then on"
 
 

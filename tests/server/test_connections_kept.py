@@ -126,7 +126,7 @@ async def test_a_connection_that_comes_after_the_stream_was_closed_is_closed_too
         stream._closed.set()
         return response
 
-    stream = EventStream(connect, since=0, backoff=Backoff(lambda: 0.0, first=0.0))
+    stream = EventStream(connect, since=0, backoff=Backoff(lambda: 0.0, initial=0.0))
     with pytest.raises(StopAsyncIteration):
         await stream.__anext__()
     assert response.is_closed

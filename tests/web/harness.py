@@ -1,6 +1,6 @@
-"""A real server, Debian's Chromium, and pages in it that were let in by a link, as a user's are.
+"""A real server, Debian's Chromium, and pages that are opened by a link, as by a user.
 
-Whatever a page logs as an error, asks of another place or breaks on is a fault: it fails a test that did not expect it.
+Errors that a page logs or throws, and requests to other hosts, fail a test that does not expect them.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ expect.set_options(timeout=PATIENCE)
 
 
 class PlayModel(EchoModel):
-    """Plays the acts that were put down for a prompt; says the words of `feed` for the prompt "feed"; else echoes."""
+    """Plays the acts that are set for a prompt; streams the words of `feed` for the prompt "feed"; else echoes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PlayModel(EchoModel):
 
 
 class Screen:
-    """One tab, and short words for what is in it."""
+    """One tab with shortcuts to its elements."""
 
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
@@ -144,7 +144,7 @@ class PageHarness:
         link: str = "",
         proxy: str = "",
     ) -> Screen:
-        """A tab that is in, and live. Each is a browser of its own."""
+        """Open an authenticated, connected tab in a separate browser context."""
         context = await self.browser.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if theme == "dark" else "light",
@@ -175,9 +175,9 @@ class PageHarness:
 
 @asynccontextmanager
 async def launched() -> AsyncIterator[Browser]:
-    """Debian's Chromium, or the one that $HOLDFAST_CHROMIUM names: nothing is downloaded.
+    """Launch Debian's Chromium or $HOLDFAST_CHROMIUM; nothing is downloaded.
 
-    The one without windows takes half the time of the other.
+    The headless shell takes half the time of the full browser.
     """
     found = (shutil.which(name) for name in ("chromium-headless-shell", "chromium"))
     program = os.environ.get("HOLDFAST_CHROMIUM") or next(filter(None, found), None)

@@ -10,7 +10,7 @@ _RUN = "window.pwned=1"
 
 
 def _read() -> dict[str, str]:
-    """By what each tries: a name after three equals signs, then the text."""
+    """Texts by their purpose: a name after three equals signs, then the text."""
     blocks = Path(__file__).with_suffix(".txt").read_text().split("=== ")[1:]
     return {name: text.rstrip("\n") for name, _, text in (block.partition("\n") for block in blocks)}
 
@@ -24,7 +24,7 @@ NAMES = (f"<img src=x onerror='{_RUN}'>", f'"><script>{_RUN}</script>', f"[x]({_
 
 
 def huge() -> dict[str, str]:
-    """More than anybody reads, in the shapes that parsers dislike."""
+    """Huge texts that are expensive to parse."""
     return {
         "one line": "x" * 300_000,
         "words": "word " * 20_000,

@@ -1,7 +1,7 @@
-"""Makes the recordings anew: `python tests/web/record.py`. Real servers do real work, a stream writes it down.
+"""Creates the recordings: `python tests/web/record.py`. Real servers do real work, and their streams are recorded.
 
-What is recorded differs from time to time in ids and times. What the view makes of it is the terminal's word; look at
-the difference before it is kept.
+Recordings differ in ids and times. The expected views are computed by the Python fold: review the differences before
+they are committed.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ Steps = list[dict[str, Any]]
 
 
 class Recorder:
-    """A stream of one workspace, written down as it comes."""
+    """Records the stream of one workspace."""
 
-    def __init__(self, one: Any, stream: RawStream) -> None:  # noqa: ANN401 - whoever has a client and a workspace
+    def __init__(self, one: Any, stream: RawStream) -> None:  # noqa: ANN401 - any object with a client and a workspace
         self.one = one
         self.stream = stream
         self.steps: Steps = []
@@ -49,7 +49,7 @@ class Recorder:
         self._written = len(self.stream.events)
 
     async def until(self, kind: str, **facts: object) -> dict[str, Any]:
-        """Reads on until something was said; also what was said before counts."""
+        """Read until a matching event; earlier events count, too."""
 
         def fits(body: dict[str, Any]) -> bool:
             inner = body["payload"].get("payload", body["payload"])
@@ -64,7 +64,7 @@ class Recorder:
         await self.until("run_complete", run_id=run)
 
     async def load(self, session: str | None) -> None:
-        """Somebody looks at a session, at this moment."""
+        """Load a snapshot of a session now."""
         name = SessionId(session) if session else None
         body = await self.one.client.snapshot(self.one.workspace, name)
         self.write()
@@ -207,7 +207,7 @@ async def questions() -> Steps:
 
 
 async def gap() -> Steps:
-    """A reader that comes back with a number that nobody gave: a gap, a snapshot, and on."""
+    """A reader that resumes at an unknown number: a gap, a snapshot, later events."""
     async with tool_client() as one:
         session = await one.session()
         await one.end(await one.ask(session))
@@ -269,7 +269,7 @@ _MESSAGE = {
 
 
 def growth(seed: int) -> Steps:
-    """One message that grows in every way there is: fitting, overlapping, with holes, replaced, beyond its end."""
+    """One message with every kind of delta: fitting, overlapping, with gaps, replaced, after its end."""
     chance = Random(seed)
     steps: Steps = [_told("message", 1, **_MESSAGE)]
     lengths = [0]
@@ -297,7 +297,7 @@ def growth(seed: int) -> Steps:
 
 
 def died() -> Steps:
-    """A server that died: its run ends without a word about the asks. Then the page comes back late."""
+    """A crashed server: its run ends without notices about its requests. The page reconnects late."""
     run = {"run_id": "r1", "session_id": "s1", "state": "active", "delivery": "steer", "accepted_at": 5, "number": 2}
     ask = {"session_id": "s1", "tool_call_id": "c1", "run_id": "r1"}
     permission = {

@@ -1,7 +1,7 @@
-"""Recorded streams, and what a screen shows after each step of them: for this fold, and for the page's.
+"""Recorded streams, and the view after each step, for the Python and the TypeScript fold.
 
-A recording is a list of steps. A step is an event as it came, with its number, or a snapshot that is loaded. What is
-shown is written beside it, once for a view that keeps all messages and once for one that keeps those it watches.
+A recording is a list of steps. A step is an event with its number, or a loaded snapshot. The expected view is stored
+beside it, once for a view that keeps all messages and once for one that keeps those of watched sessions.
 `tests/web/record.py` makes the recordings; the page's own tests read the same files.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.events import decode_item
+from holdfast.client.events import decode_event
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain.ids import SessionId
 from holdfast.http11.sse import SseEvent
@@ -26,8 +26,8 @@ Steps = list[dict[str, Any]]
 
 
 class Recording(msgspec.Struct):
-    """By the kind of view, `all` or `watched`: what is shown at the end, and after each step eight letters of its
-    digest, so that a difference is found where it begins.
+    """By the kind of view, `all` or `watched`: the final view, and after each step eight letters of its digest, so that
+    the first difference is found.
     """
 
     steps: Steps
@@ -52,14 +52,14 @@ class Fold:
             session = SessionId(step["session"]) if step["session"] else None
             self._view.load(msgspec.convert(step["snapshot"], SnapshotBody), session)
             return
-        item = decode_item(SseEvent(json.dumps(step["event"]).encode(), step["number"]))
+        item = decode_event(SseEvent(json.dumps(step["event"]).encode(), step["number"]))
         self._changed.append(self._view.apply(item))
         named = step["event"]["payload"]
         named = named.get("payload", named) if isinstance(named, dict) else {}
         self._sessions.add(named.get("session_id") or "")
 
     def shown(self) -> dict[str, Any]:
-        """All that a screen could show, as plain JSON. `changed` says whether each event may have changed it."""
+        """Return the view as plain JSON. `changed` contains for each event whether it may have changed the view."""
         view = self._view
         found = {name: view.messages(SessionId(name)) for name in sorted(self._sessions)}
         shown = {
@@ -81,13 +81,13 @@ class Fold:
 
 
 def _number(text: str) -> float:
-    """JavaScript knows one kind of number: what is whole has no point."""
+    """JavaScript has one type of number: integers have no decimal point."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
 
 def folded(steps: Steps, *, keeps_all: bool) -> tuple[dict[str, Any], str]:
-    """What is shown in the end, and the digests of what was shown after each step."""
+    """Return the final view and the digests of the view after each step."""
     fold = Fold(keeps_all=keeps_all)
     digests = ""
     for step in steps:

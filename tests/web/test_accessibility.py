@@ -43,7 +43,7 @@ _SIZES = {"phone": (PHONE, (340, 700), (590, 840)), "laptop": ((1280, 800), (102
 
 
 async def axe(screen: Screen, place: str) -> list[str]:
-    """What Axe finds there that is serious or worse."""
+    """Return the violations that Axe rates as serious or worse."""
     if not _AXE.exists():
         pytest.skip("axe-core is not installed: run scripts/web install")
     if not await screen.page.evaluate("'axe' in window"):
@@ -69,7 +69,7 @@ _TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(one => {
 
 
 async def fits(screen: Screen) -> None:
-    """Nothing reaches out of the screen but what can be scrolled there, and only small things are: code, tables."""
+    """Nothing is wider than the screen except scrollable elements such as code and tables."""
     await screen.page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     assert await screen.page.evaluate(_TOO_WIDE) == []
 
@@ -98,7 +98,7 @@ async def test_axe_finds_no_serious_violations_and_everything_fits(harness: Page
     faults: dict[str, list[str]] = {}
 
     async def look(name: str, place: str = "html") -> None:
-        """At what is new; the rest was looked at before."""
+        """Check new elements; the others were checked before."""
         faults[name] = await axe(screen, place)
         for width, height in (*others, first):
             await screen.page.set_viewport_size({"width": width, "height": height})

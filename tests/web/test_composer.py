@@ -82,7 +82,7 @@ async def test_queued_prompts_are_moved_removed_and_edited(harness: PageHarness)
     await screen.page.keyboard.press("Enter")
     await expect(screen.composer).to_have_value("first")
     await expect(items).to_have_count(1)
-    # Esc warns, and cancels when it is pressed again; what waited comes back.
+    # Esc warns, and cancels when it is pressed again; queued prompts return to the composer.
     await screen.composer.press("Escape")
     await expect(screen.at("run-status")).to_contain_text("Esc again cancels")
     await screen.composer.press("Escape")

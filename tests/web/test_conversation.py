@@ -66,7 +66,7 @@ async def test_the_page_cancels_what_another_client_has_sent(harness: PageHarnes
 
 
 async def test_two_tabs_and_a_terminal_are_identical(harness: PageHarness) -> None:
-    """R6: one came before everything, one in the middle of a streamed answer, the third is no browser."""
+    """R6: one client from the start, one from the middle of a streamed answer, the third is not a browser."""
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "shared")).id
     harness.model.acts["work"] = (

@@ -110,7 +110,7 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(harness: P
     for _ in range(count - 1):
         await timeline.get_by_role("button", name="Next event").click()
         seen.add(await told.inner_text())
-    assert len(seen) == count, "every event is told, each once"
+    assert len(seen) == count, "every event is described once"
     await expect(replayed).to_contain_text("Done.")
     await screen.page.keyboard.press("Escape")
     await expect(slider).to_be_hidden()
@@ -140,7 +140,7 @@ async def test_search_finds_titles_and_texts_of_all_sessions(harness: PageHarnes
 
 
 async def test_a_match_far_up_is_scrolled_into_view(harness: PageHarness) -> None:
-    """Only the end of a long conversation is drawn, and what was never seen has no true height yet."""
+    """Only the end of a long conversation is rendered, and invisible messages have an estimated height."""
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "long")).id
     names = [f"r{number}" for number in range(80)]
@@ -162,7 +162,7 @@ async def test_a_match_far_up_is_scrolled_into_view(harness: PageHarness) -> Non
         await expect(found).to_contain_text(f"about {name}.")
         await expect(found).to_be_in_viewport()
         await expect(field).to_be_focused()
-        # It stays there when all around it has been drawn.
+        # It stays there when the messages around it have been rendered.
         await screen.page.evaluate(_FRAMES)
         await expect(found).to_be_in_viewport(ratio=1)
 

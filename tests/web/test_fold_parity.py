@@ -1,5 +1,5 @@
-"""The terminal's fold and the page's give the same view of the same events. This is the terminal's half: what it shows
-is what stands in the recordings; the page's half is in `web/tests/fold.test.ts`.
+"""The Python fold and the TypeScript fold yield the same view of the same events. This test compares the Python fold
+with the recordings; `web/tests/fold.test.ts` does so for the page.
 """
 
 from pathlib import Path

@@ -36,7 +36,7 @@ _WIDE = """() => {
 
 
 async def harmless(screen: Screen) -> None:
-    """Nothing ran, nothing is there that could, and every link goes where links may go."""
+    """Check that nothing ran, no active element exists, and every link is allowed."""
     assert await screen.page.evaluate(_INSPECT) == []
 
 
@@ -48,7 +48,7 @@ async def said(harness: PageHarness, screen: Screen, texts: Sequence[str]) -> No
     await screen.open_session(session)
     for text in texts:
         await client.send_prompt(workspace, AgentMessage(session, text, delivery="queue"))
-    # There may be one more: what is long is summarised.
+    # There may be one more: a long conversation is summarised.
     await expect(screen.answers.locator("footer time").nth(len(texts) - 1)).to_be_attached()
     await expect(screen.at("stop")).to_be_hidden()
 
@@ -76,14 +76,14 @@ async def test_hostile_markdown_runs_nothing_and_loads_nothing(harness: PageHarn
     assert BEACON not in await screen.page.evaluate(
         "performance.getEntriesByType('resource').map(one => one.name).join()"
     )
-    # Links open elsewhere, and tell nothing.
+    # Links open in another tab, without a referrer.
     link = screen.answers.last.get_by_role("link", name="there")
     await expect(link).to_have_attribute("target", "_blank")
     assert {"noopener", "noreferrer"} <= set((await link.get_attribute("rel") or "").split())
 
 
 async def test_hostile_names_and_output_are_text(harness: PageHarness) -> None:
-    """Titles, prompts, file names, tool calls and what tools print are shown as they are."""
+    """Titles, prompts, file names, tool calls and tool output are shown unchanged."""
     client, workspace = await harness.terminal()
     screen = await harness.screen()
     for number, name in enumerate(NAMES):
@@ -109,7 +109,7 @@ async def test_huge_input_does_not_hang_the_page(harness: PageHarness) -> None:
     screen = await harness.screen()
     await said(harness, screen, list(huge()))
     await harmless(screen)
-    # Whoever scrolls long lines sees their ends: nothing is cut off where it stands.
+    # Long lines can be scrolled to their ends: they are not clipped.
     harness.model.lumps["wide code"] = "```js\n" + f"let wide = '{'x' * 400}';\n" * 120 + "```"
     await screen.send("wide code")
     await screen.page.wait_for_function(_WIDE)

@@ -107,7 +107,7 @@ async def _link(home: IsolatedHome) -> str:
 
 
 async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(browser: Browser) -> None:
-    """R2, R9: the run that was under way ends as interrupted; the page comes back by itself, with a new token."""
+    """R2, R9: the active run ends as interrupted; the page reconnects automatically, with a new token."""
     with isolated_home() as home:
         context = await browser.new_context()
         context.set_default_timeout(PATIENCE)
@@ -117,7 +117,7 @@ async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(brow
             screen.expected.append(_LOST)
             await screen.page.goto(link)
             await screen.send("words=4000 pause=5")
-            # Words go to the disk in lumps: of those that came long ago nothing is lost.
+            # Text is stored in batches: older text is not lost.
             await expect(screen.answers.last).to_contain_text("word150")
             listed = screen.at("session")
             await expect(listed.locator(".dot.busy")).to_have_count(1)
@@ -148,7 +148,7 @@ async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(brow
     ],
 )
 async def test_requests_of_a_killed_server_are_closed(browser: Browser, ask: str, dialog: str) -> None:
-    """R10: the dialog goes with the run that asked."""
+    """R10: the panel closes with the run of its request."""
     with isolated_home() as home:
         context = await browser.new_context()
         context.set_default_timeout(PATIENCE)
@@ -203,7 +203,7 @@ async def test_the_url_identifies_the_session(harness: PageHarness) -> None:
     await expect(screen.answers.last).to_contain_text("echo: hello")
     await screen.page.reload()
     await expect(screen.answers.last).to_contain_text("echo: hello")
-    # Back and forward lead there, too, and others see where the page is.
+    # Back and forward work, too, and other clients see the session of the page.
     await screen.at("new-session").click()
     await expect(screen.answers).to_have_count(0)
     async with client.events(workspace, since=await screen.cursor()) as events:

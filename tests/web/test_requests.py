@@ -124,7 +124,7 @@ async def test_text_typed_while_a_request_appears_is_a_prompt(harness: PageHarne
     await expect(request).to_have_attribute("data-state", "active")
     await keyboard.insert_text("a\td")
     await expect(request).to_have_attribute("data-state", "writing")
-    # Buttons are inactive: a click moves the focus there and answers nothing.
+    # Buttons are inactive: a click moves the focus and does not answer.
     await request.locator('[data-action="allow"]').click(force=True)
     await expect(request).to_have_attribute("data-state", "focused")
     await keyboard.press("Escape")

@@ -1,5 +1,5 @@
 // @vitest-environment node
-// Getting in, coming back, and giving nothing to whoever took the server's place.
+// Authentication, reconnects, and no information for another program on the port.
 
 import { createHmac } from "node:crypto";
 import { beforeEach, expect, test, vi } from "vitest";
@@ -46,7 +46,7 @@ beforeEach(() => {
 
 const credentials = (token: string): [number, object] => [200, { token, page: "p", key: KEY }];
 
-test("a code becomes a token, and leaves the address before anything is asked", async () => {
+test("a code is exchanged for a token and removed from the URL before any other request", async () => {
   const entry = await loaded("#code=c&dir=%2Fa+b");
   answers = [() => (expect(location.hash).toBe("#dir=%2Fa+b"), credentials("t1"))];
   expect(await entry.authenticate()).toEqual({ token: "t1", dir: "/a b" });
@@ -54,14 +54,14 @@ test("a code becomes a token, and leaves the address before anything is asked", 
   expect([...stored.values()]).toEqual(["t1"]);
 });
 
-test("a code is kept while nobody answers", async () => {
+test("a code is kept while there is no response", async () => {
   const entry = await loaded("#code=c&dir=%2Fa");
   answers = [() => null, () => credentials("t1")];
   await expect(entry.authenticate()).rejects.toThrow(TypeError);
   expect((await entry.authenticate()).token).toBe("t1");
 });
 
-test("a page that is loaded again uses the token of its tab", async () => {
+test("a reloaded page uses the token of its tab", async () => {
   stored.set("holdfast-token", "t1");
   const entry = await loaded("#dir=%2Fa");
   answers = [() => credentials("t2")];
@@ -69,14 +69,14 @@ test("a page that is loaded again uses the token of its tab", async () => {
   expect(asked[0]).toEqual({ path: "/v1/web/page", body: {}, token: "Bearer t1" });
 });
 
-test("without code and token, or with a used one, the page says what to do", async () => {
+test("without a valid code or token the page shows what to do", async () => {
   await expect((await loaded("")).authenticate()).rejects.toThrow("holdfast web");
   const entry = await loaded("#code=c");
   answers = [() => [400, { message: "Used before. Run holdfast web." }]];
   await expect(entry.authenticate()).rejects.toThrow("Used before. Run holdfast web.");
 });
 
-test("both sides prove that they know the key, which never travels", async () => {
+test("both sides prove knowledge of the key, which is never sent", async () => {
   const entry = await loaded("#code=c");
   let nonce = "";
   answers = [
@@ -93,7 +93,7 @@ test("both sides prove that they know the key, which never travels", async () =>
   expect([...stored.values()]).toEqual(["t2"]);
 });
 
-test("whoever took the server's place learns nothing", async () => {
+test("another program on the port learns nothing", async () => {
   const entry = await loaded("#code=c");
   answers = [() => credentials("t1"), ({ body }) => [200, { nonce: "n", proof: body["nonce"] ?? "" }]];
   await entry.authenticate();

@@ -1,5 +1,5 @@
 // @vitest-environment node
-// Markdown cut into blocks: the same blocks however it grows, closed ones never change, the tail stays short.
+// Markdown split into blocks: the same blocks in any growth, closed ones never change, the tail stays short.
 
 import { marked } from "marked";
 import { describe, expect, test } from "vitest";
@@ -67,7 +67,7 @@ function streamed(text: string, step: number): { blocks: readonly Block[]; chang
 
 const html = (text: string): string => (marked.parse(text, { async: false }) as string).replace(/\s+/g, " ").trim();
 
-/** Each block for itself, as the page draws it. */
+/** Each block alone, as the page renders it. */
 const drawn = (blocks: readonly Block[], definitions: string): string =>
   blocks
     .map((block) => (block.kind === "code" ? `\`\`\`\`${block.language}\n${block.text}\n\`\`\`\`\n` : block.text + definitions))
@@ -76,18 +76,18 @@ const drawn = (blocks: readonly Block[], definitions: string): string =>
     .trim();
 
 describe("blocks", () => {
-  test.each([1, 2, 3, 7, 50])("are the same when the text comes in pieces of %i, and closed ones stay", (step) => {
+  test.each([1, 2, 3, 7, 50])("are the same for pieces of length %i, and closed ones never change", (step) => {
     const { blocks, changed } = streamed(TEXT, step);
     expect(blocks).toEqual(blocksOf(TEXT));
     expect(changed).toBe(0);
   });
 
-  test("together are what Markdown makes of the whole text", () => {
+  test("together equal the Markdown of the whole text", () => {
     const definitions = "\n\n[1]: https://example.org/\n";
     expect(drawn(blocksOf(TEXT), definitions)).toBe(html(TEXT));
   });
 
-  test("code knows its language, and keeps fences that are not its own", () => {
+  test("code has a language and keeps other fences in it", () => {
     const code = blocksOf(TEXT).filter((block) => block.kind === "code");
     expect(code.map((block) => [block.language, block.text])).toEqual([
       ["python", 'def f():\n\n    return "```"'],
@@ -112,14 +112,14 @@ describe("blocks", () => {
     expect(blocksOf("``` not a ` fence\n")[0]?.kind).toBe("markdown");
   });
 
-  test("another text begins anew", () => {
+  test("a different text restarts", () => {
     const stream = new BlockStream();
     stream.feed("one\n\ntwo\n\nthree");
     expect(stream.feed("quite another\n\ntext that is longer than it\n")).toBe(false);
     expect(stream.closed).toEqual([{ kind: "markdown", text: "quite another\n\n" }]);
   });
 
-  test("a list without end does not make a tail without end", () => {
+  test("an endless list does not make an endless tail", () => {
     const list = Array.from({ length: 2_000 }, (_, at) => `${at + 1}. item number ${at}\n`).join("");
     const stream = new BlockStream();
     let longest = 0;
@@ -131,7 +131,7 @@ describe("blocks", () => {
     expect(stream.closed[1]?.text).toMatch(/^\d+\. item/);
   });
 
-  test("nor does a table: each of its pieces has its heading", () => {
+  test("nor does a table: each piece has the heading", () => {
     const head = "| a | b |\n|---|---|\n";
     const table = head + Array.from({ length: 1_000 }, (_, at) => `| ${at} | x |\n`).join("");
     const stream = new BlockStream();
@@ -147,7 +147,7 @@ describe("blocks", () => {
     expect(rows.join("").match(/<td>\d+<\/td>/g)).toHaveLength(1_000);
   });
 
-  test("each letter is looked at a bounded number of times", () => {
+  test("each character is processed a bounded number of times", () => {
     const words = "word ".repeat(4);
     const paragraphs = Array.from({ length: 3_000 }, () => `${words}\n\n`).join("");
     const stream = new BlockStream();
@@ -156,13 +156,13 @@ describe("blocks", () => {
       stream.feed(paragraphs.slice(0, end));
       sliced += stream.tail?.text.length ?? 0;
     }
-    // What is drawn again with each piece is the tail, not the text.
+    // With each piece only the tail is rendered again, not the text.
     expect(sliced).toBeLessThan(paragraphs.length);
     expect(stream.closed.length).toBeGreaterThan(2_900);
   });
 });
 
-describe("a tail is mended", () => {
+describe("open inline markup of a tail is closed", () => {
   test.each([
     ["some **bold", "some **bold**"],
     ["some **", "some "],

@@ -15,7 +15,7 @@ const result = (name: string, content: string, metadata: unknown = {}, is_error 
   is_error,
 });
 
-describe("facts of a card", () => {
+describe("data of a card", () => {
   it("has a line for each tool", () => {
     expect(headlineOf("view", '{"file_path":"/w/src/a.py","offset":9}', "", "/w")).toBe("src/a.py  from line 10");
     expect(headlineOf("bash", '{"command":"make\\nmake test","run_in_background":true}')).toBe("make …  (in the background)");
@@ -25,7 +25,7 @@ describe("facts of a card", () => {
     expect(headlineOf("bash", '{"command":"a\\u001b[0m"}')).toBe("a·[0m");
   });
 
-  it("knows how a command ended", () => {
+  it("parses the exit code of a command", () => {
     const told = JSON.stringify({ start_time: 1_000, end_time: 3_500, output: "oh\nExit code 3" });
     expect(shellOf("", told, "", true)).toEqual({ text: "oh", exit: 3 });
     expect(tookOf(told)).toBe(2_500);
@@ -35,7 +35,7 @@ describe("facts of a card", () => {
     expect(shellOf("", '{"end_time":1,"output":"fine"}', "", true).exit).toBe(0);
   });
 
-  it("finds the change in whatever the tool tells", () => {
+  it("finds the change in the result of each tool", () => {
     const kinds = (lines: ReturnType<typeof changeOf>): string => lines.map((line) => line.kind[0]).join("");
     expect(kinds(changeOf("write", "{}", JSON.stringify({ diff: "@@ -1 +1 @@\n-a\n+b\n" })))).toBe("ra");
     expect(kinds(changeOf("edit", "{}", JSON.stringify({ old_content: "a\n", new_content: "a\nb\n" })))).toBe("sa");
@@ -45,7 +45,7 @@ describe("facts of a card", () => {
     expect(sizeOfChange([], '{"additions":4,"removals":2}')).toEqual({ added: 4, removed: 2 });
   });
 
-  it("reads what grep found", () => {
+  it("parses the result of grep", () => {
     expect(matchesOf("Found 2 matches\n\n/w/a.py:\n  Line 4, Char 5: def a():\n  Line 9, Char 1: a()")).toEqual([
       { path: "/w/a.py", matches: [{ line: 4, text: "def a():" }, { line: 9, text: "a()" }] },
     ]);
@@ -62,18 +62,18 @@ describe("facts of a card", () => {
     expect(cut(`${handful}\n16`, 12).hidden).toBe(5);
   });
 
-  it("takes the colours and moves of a terminal away", () => {
+  it("removes terminal colours and cursor movements", () => {
     expect(plain("\u001b[31mred\u001b[0m 10%\r20%\n\u001b]0;title\u0007x\r\ny\u0007")).toBe("20%\nx\ny·");
   });
 
-  it("reads answers by their words", () => {
+  it("shows answers with their labels", () => {
     const input = JSON.stringify({ questions: [{ choices: [{ id: "pg", label: "PostgreSQL" }] }] });
     expect(answerOf('User selected: ["pg","x"]', input)).toBe("PostgreSQL, x");
     expect(answerOf("User answered: yes", input)).toBe("yes");
     expect(answerOf("User skipped this question", input)).toBe("skipped this question");
   });
 
-  it("copies what people want", () => {
+  it("copies the relevant text", () => {
     expect(copyOf('{"command":"ls"}', "", "out")).toBe("ls");
     expect(copyOf("{}", '{"content":"file"}', "out")).toBe("file");
     expect(copyOf("{}", "", "out")).toBe("out");
@@ -96,7 +96,7 @@ const draw = (card: preact.JSX.Element): HTMLElement => {
 };
 
 describe("ToolCard", () => {
-  it("shows what a command prints while it works, then how it ended", () => {
+  it("shows the output of a running command, then its exit code", () => {
     const bash = call("bash", { command: "make" });
     const running = draw(<ToolCard call={bash} output={"compiling\n"} />);
     expect(running.dataset["state"]).toBe("running");
@@ -106,14 +106,14 @@ describe("ToolCard", () => {
     expect(done.textContent).toContain("broken");
   });
 
-  it("does not pretend to work while it waits for approval", () => {
+  it("is not shown as running while it waits for approval", () => {
     const card = draw(<ToolCard call={call("bash", { command: "make" })} isAsked />);
     expect(card.dataset["state"]).toBe("asked");
     expect(card.querySelector(".spinner")).toBeNull();
     expect(card.textContent).toContain("waits for approval");
   });
 
-  it("does not pretend to work on what was interrupted", () => {
+  it("is not shown as running after an interruption", () => {
     const card = draw(<ToolCard call={call("bash", { command: "make" })} isOver />);
     expect(card.dataset["state"]).toBe("cut");
     expect(card.querySelector(".spinner")).toBeNull();
@@ -126,7 +126,7 @@ describe("ToolCard", () => {
     expect(card.textContent).toContain("a.py");
   });
 
-  it("folds what was only looked at, until somebody wants to see it", () => {
+  it("folds the results of reading tools until they are opened", () => {
     const card = draw(<ToolCard call={call("view", { file_path: "a" })} result={result("view", "", { content: "inside" })} />);
     expect(card.textContent).not.toContain("inside");
     act(() => card.querySelector<HTMLButtonElement>(".card-fold")?.click());
@@ -141,14 +141,14 @@ describe("ToolCard", () => {
     expect(card.textContent).not.toContain("inside");
   });
 
-  it("shows nothing of a hostile result but its text", () => {
+  it("shows a hostile result as text only", () => {
     const card = draw(<ToolCard call={call("mcp_evil_tool", { a: "<img src=x>", b: 1 })} result={result("mcp_evil_tool", "<script>alert(1)</script><img src=https://x onerror=alert(1)>")} />);
     act(() => card.querySelector<HTMLButtonElement>(".card-fold")?.click());
     expect(card.querySelector("script, img")).toBeNull();
     expect(card.textContent).toContain("<script>alert(1)</script>");
   });
 
-  it("bounds a long output and shows more of it on demand", () => {
+  it("limits a long output and shows more on demand", () => {
     const text = Array.from({ length: 5_000 }, (_, at) => `line ${at}`).join("\n");
     const card = draw(<ToolCard call={call("bash", { command: "x" })} result={result("bash", "", { end_time: 1, output: text })} />);
     expect(card.querySelector("pre")?.textContent?.split("\n")).toHaveLength(12);

@@ -1,4 +1,4 @@
-// The conversation as it is drawn: what is closed is not touched again, thoughts are folded, errors say what to do.
+// The rendered conversation: closed blocks are not changed, thoughts are folded, errors have hints.
 
 import { options, render } from "preact";
 import { act } from "preact/test-utils";
@@ -22,7 +22,7 @@ const shown = async (...messages: Message[]): Promise<void> => act(() => render(
 describe("Markdown that grows", () => {
   const TEXT = "# One\n\nA paragraph with **bold** words.\n\n```python\nx = 1\n```\n\n- a\n- b\n\nThe last one grows";
 
-  test("keeps the elements of closed blocks, and ends like one that was whole at once", async () => {
+  test("keeps the elements of closed blocks, and ends like a complete text", async () => {
     const kept = new Map<number, Element>();
     for (let end = 1; end <= TEXT.length; end += 1) {
       await act(() => render(<Markdown text={TEXT.slice(0, end)} live />, place));
@@ -40,7 +40,7 @@ describe("Markdown that grows", () => {
     expect(kept.size).toBe(3);
   });
 
-  test("however long it is, a token changes nothing but the last chunk", async () => {
+  test("a token changes only the last chunk, at any length", async () => {
     const long = Array.from({ length: 600 }, (_, at) => `## Part ${at}\n\nSome *words* of part ${at}, and more of them.\n\n- a\n- b\n\n`).join("");
     await act(() => render(<Markdown text={`${long}The last `} live />, place));
     const chunks = [...place.querySelectorAll(".chunk")];
@@ -60,20 +60,20 @@ describe("Markdown that grows", () => {
     expect(touched.filter((one) => !chunks.at(-1)?.contains(one.target))).toEqual([]);
   });
 
-  test("a definition of a link counts for what stands before it", async () => {
+  test("a link definition applies to earlier text", async () => {
     await act(() => render(<Markdown text={"See [there][x].\n\nMore.\n\n"} live />, place));
     expect(place.querySelector("a")).toBeNull();
     await act(() => render(<Markdown text={"See [there][x].\n\nMore.\n\n[x]: https://example.org/\n\nEnd"} live />, place));
     expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
   });
 
-  test("another text in its place is drawn anew", async () => {
+  test("a different text is rendered again", async () => {
     await act(() => render(<Markdown text={"one\n\ntwo\n\nthree"} />, place));
     await act(() => render(<Markdown text="quite another" />, place));
     expect(place.textContent).toBe("quite another");
   });
 
-  test("an open fence is code already, and grows by what comes", async () => {
+  test("an open fence is rendered as growing code", async () => {
     await act(() => render(<Markdown text={"```py\nx = 1"} live />, place));
     const code = place.querySelector("code");
     await act(() => render(<Markdown text={"```py\nx = 1\ny = 2\n"} live />, place));
@@ -85,12 +85,12 @@ describe("Markdown that grows", () => {
     expect(place.querySelector("button")?.getAttribute("aria-label")).toBe("Copy the code");
   });
 
-  test("definitions that come last count for what stands before", async () => {
+  test("definitions at the end apply to earlier text", async () => {
     await act(() => render(<Markdown text={"see [x]\n\nmore\n\n[x]: https://example.org/\n\nend"} />, place));
     expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
   });
 
-  test("a very long code block is there whole, in pieces", async () => {
+  test("a very long code block is complete, in pieces", async () => {
     const code = Array.from({ length: 500 }, (_, at) => `line ${at}`).join("\n");
     await act(() => render(<Markdown text={`\`\`\`\n${code}\n\`\`\`\n`} />, place));
     expect(place.querySelector("code")?.textContent).toBe(code);
@@ -117,7 +117,7 @@ describe("messages", () => {
     expect(place.querySelector(".thought .markdown")?.textContent).toContain("first");
   });
 
-  test("an answer that broke says what to do; one that is complete has a time and a copy button", async () => {
+  test("a failed answer shows what to do; a complete one has a time and a copy button", async () => {
     await shown(message("assistant", { type: "text", data: { text: "half" } }, { type: "finish", data: { reason: "error", time: 1_700_000_009, message: "The provider is overloaded (429)." } }));
     expect(place.querySelector("[role=alert]")?.textContent).toContain("overloaded");
     expect(place.querySelector("[role=alert]")?.textContent).toContain("Wait a moment");
@@ -127,7 +127,7 @@ describe("messages", () => {
     expect(place.querySelector("footer button")?.getAttribute("aria-label")).toBe("Copy this answer");
   });
 
-  test("a call has its result beside it, and tool messages are not shown themselves", async () => {
+  test("a call is shown with its result, and tool messages are not shown", async () => {
     const call = { id: "c1", name: "bash", input: '{"command":"ls"}', finished: true };
     const result = { tool_call_id: "c1", name: "bash", content: "a.txt", metadata: "", is_error: false };
     await shown(message("assistant", { type: "tool_call", data: call }), message("tool", { type: "tool_result", data: result }));
@@ -136,7 +136,7 @@ describe("messages", () => {
     expect(place.textContent).toContain("a.txt");
   });
 
-  test("files and commands of the shell", async () => {
+  test("files and shell commands", async () => {
     await shown(
       message(
         "user",
@@ -152,7 +152,7 @@ describe("messages", () => {
   });
 });
 
-test("a part that cannot be drawn does not take the others with it", async () => {
+test("a part that fails to render does not affect the others", async () => {
   const quiet = vi.spyOn(console, "error").mockImplementation(() => undefined);
   const broken = { type: "reasoning", data: null } as unknown as Part;
   await shown(message("assistant", { type: "text", data: { text: "before" } }, broken, { type: "text", data: { text: "after" } }));

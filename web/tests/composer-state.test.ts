@@ -1,4 +1,4 @@
-// What is offered while one writes, and what is walked through: the same as in the terminal.
+// Completions and history of the composer: the same as in the terminal app.
 
 import { describe, expect, test, vi } from "vitest";
 import { completed, type Offers } from "../src/chat/completion.ts";
@@ -11,7 +11,7 @@ import { forgetSession, remember, sent, text } from "../src/store/composer-state
 import { chosenId } from "../src/store/state.ts";
 import type { Message, Run } from "../src/wire/types.ts";
 
-describe("files that are named", () => {
+describe("mentioned files", () => {
   test("the letters before the cursor", () => {
     expect(["@src/a", "see @x", "mail a@b", "@", "@a b", "x\n@y"].map(mentionAt)).toEqual(["src/a", "x", null, "", null, "y"]);
   });
@@ -20,13 +20,13 @@ describe("files that are named", () => {
     expect(mentionsIn('look at @src/a.py, @"my file.txt" and (@b) @src/a.py. mail a@b.de')).toEqual(["src/a.py", "my file.txt"]);
   });
 
-  test("the beginning of a name counts more than its middle, and a name more than its folder", () => {
+  test("the start of a name scores more than its middle, and a name more than its directory", () => {
     const names = ["deep/view/other.py", "src/review.py", "src/view.py", "vim/ie/w.txt", "nothing"];
     expect(best("view", names)).toEqual(["src/view.py", "src/review.py", "deep/view/other.py", "vim/ie/w.txt"]);
     expect(best("", ["long/name", "a"])).toEqual(["a", "long/name"]);
   });
 
-  test("a name is written out where it was begun", () => {
+  test("a name is completed in place", () => {
     const offers: Offers = { kind: "file", from: 4, list: [], chosen: 0 };
     const pick = (value: string) => ({ value, words: "", runs: false });
     expect(completed("see @vi and", 7, offers, pick("src/view.py"))).toEqual(["see @src/view.py and", 16]);
@@ -34,7 +34,7 @@ describe("files that are named", () => {
   });
 });
 
-test("what was sent is walked through, and what was being written is at the end", () => {
+test("the history of sent prompts ends with the current draft", () => {
   sent.value = [];
   ["one", "two", "one"].forEach(remember);
   expect(sent.value).toEqual(["two", "one"]);
@@ -59,7 +59,7 @@ test("the draft of a deleted session is gone, also from the browser's storage", 
   expect(sessionStorage.getItem("holdfast-drafts")).toBeNull();
 });
 
-test("results find the call they answer, though a model uses its ids again", () => {
+test("results are matched to calls although a model reuses ids", () => {
   const callers = new Callers();
   const calling = (id: string): Message => ({
     id, role: "assistant", session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1,
@@ -74,14 +74,14 @@ test("results find the call they answer, though a model uses its ids again", () 
 });
 
 describe("drafts", () => {
-  /** The page, loaded again in the same tab. */
+  /** The page, reloaded in the same tab. */
   async function loaded() {
     vi.resetModules();
     const [composing, state] = await Promise.all([import("../src/store/composer-state.ts"), import("../src/store/state.ts")]);
     return { text: composing.text, go: (session: string | null) => void (state.chosenId.value = session) };
   }
 
-  test("each session has its own, and they are still there when the page is loaded again", async () => {
+  test("each session has its own, and they survive a reload", async () => {
     sessionStorage.clear();
     const before = await loaded();
     before.text.value = "for nobody yet";
@@ -100,14 +100,14 @@ describe("drafts", () => {
     expect(last.text.value).toBe("");
   });
 
-  test.each(["no JSON", "[1]", "null", '{"": 7}'])("what is stored there and is none does no harm: %s", async (stored) => {
+  test.each(["no JSON", "[1]", "null", '{"": 7}'])("invalid stored drafts are ignored: %s", async (stored) => {
     sessionStorage.setItem("holdfast-drafts", stored);
     expect((await loaded()).text.value).toBe("");
   });
 });
 
 describe("attachments", () => {
-  test("pictures and PDFs as they are, the rest as text, and nothing that is neither", () => {
+  test("images and PDFs unchanged, others as text, binary files refused", () => {
     const bytes = (text: string) => new TextEncoder().encode(text);
     expect(kindOf("image/png", bytes("x\0"))).toBe("image/png");
     expect(kindOf("application/pdf", bytes("x\0"))).toBe("application/pdf");
@@ -115,7 +115,7 @@ describe("attachments", () => {
     expect(kindOf("application/zip", bytes("PK\0"))).toBeNull();
   });
 
-  test("bytes of any number survive", () => {
+  test("any number of bytes is preserved", () => {
     for (const size of [0, 1, 2, 3, 100_000]) {
       const bytes = Uint8Array.from({ length: size }, (_, at) => at % 256);
       expect(Buffer.from(base64(bytes), "base64").equals(Buffer.from(bytes))).toBe(true);
@@ -125,11 +125,11 @@ describe("attachments", () => {
   });
 });
 
-describe("what goes on", () => {
+describe("activity", () => {
   const run: Run = { run_id: "r", session_id: "s", state: "active", delivery: "steer", accepted_at: 1, started_at: 2 };
   const answer = (...parts: Message["parts"]): Message => ({ id: "m", role: "assistant", session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1, parts });
 
-  test("in the words of the terminal", () => {
+  test("is described as in the terminal app", () => {
     expect(activityOf([], undefined, null)).toBe("");
     expect(activityOf([{ ...run, started_at: 0 }], undefined, null)).toBe("Starting");
     expect(activityOf([run], undefined, null)).toBe("Waiting for the model");
@@ -144,7 +144,7 @@ describe("what goes on", () => {
     expect(activityOf([{ ...run, kind: "summary" }], undefined, null)).toBe("Summarising");
   });
 
-  test("an error says what to do", () => {
+  test("an error has a hint", () => {
     expect(noteOf({ reason: "error", time: 1, message: "401: no key" })?.hint).toContain("key");
     expect(noteOf({ reason: "error", time: 1, message: "whatever" })?.hint).not.toBe("");
     expect(noteOf({ reason: "canceled", time: 1, message: "Cancelled" })).toEqual({ kind: "info", title: "Cancelled", text: "", hint: "" });

@@ -59,7 +59,7 @@ afterEach(async () => {
   await backend.close();
 });
 
-/** Does it, and lets the page draw what comes of it. */
+/** Performs an action and lets the page render its effect. */
 const doing = (work: () => unknown): void =>
   void act(() => {
     work();
@@ -82,7 +82,7 @@ const granted = async (): Promise<unknown> => {
   return backend.calls("POST /v1/workspaces/w/permissions/grant")[0]?.body;
 };
 
-describe("the permission dialog", () => {
+describe("the approval panel", () => {
   beforeEach(() => {
     permissions.value = [ask];
     draw(
@@ -93,12 +93,12 @@ describe("the permission dialog", () => {
     );
   });
 
-  it("shows the whole command, and what one would not see in it", () => {
+  it("shows the whole command with invisible characters escaped", () => {
     expect(find(".approval-command").textContent).toBe("make\\x1b[2K all");
     expect(find(".request").textContent).toContain("bash(make *)");
   });
 
-  it("answers by key once it has the focus", async () => {
+  it("is answered by key once it has the focus", async () => {
     focus("[data-action=allow]");
     press(find("[data-action=allow]"), "s");
     expect(await granted()).toMatchObject({ action: "allow_session", permission: { id: "a" } });
@@ -110,24 +110,24 @@ describe("the permission dialog", () => {
     expect(backend.asked).toEqual([]);
   });
 
-  it("answers by button", async () => {
+  it("is answered by button", async () => {
     focus("[data-action=allow]");
     doing(() => find("[data-action=allow]").click());
     expect(await granted()).toMatchObject({ action: "allow" });
   });
 
-  it("says no with a reason", async () => {
+  it("is denied with a reason", async () => {
     focus("[data-action=allow]");
     press(find("[data-action=allow]"), "r");
     const field = find(".approval-reason input") as HTMLInputElement;
     write(field, "use the script");
-    // Letters of the reason are no answers.
+    // Letters of the reason are not answers.
     press(field, "a");
     doing(() => find(".approval-reason").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
     expect(await granted()).toMatchObject({ action: "deny", reason: "use the script" });
   });
 
-  it("says who answered also when it was put aside", () => {
+  it("shows where it was answered, also when postponed", () => {
     doing(() => find("[aria-label='Decide later']").click());
     doing(() => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: false, denied: true, by: "someone-else" }]]);
@@ -137,7 +137,7 @@ describe("the permission dialog", () => {
     expect(find("[data-testid=permission-closed]").textContent).toContain("Denied in another client");
   });
 
-  it("can be put aside, and taken up again", () => {
+  it("can be postponed and reopened", () => {
     doing(() => find("[aria-label='Decide later']").click());
     expect(place.querySelector(".request")).toBeNull();
     expect(find(".requests-bar").textContent).toContain("bash wants to run a command");
@@ -146,7 +146,7 @@ describe("the permission dialog", () => {
     expect(backend.asked).toEqual([]);
   });
 
-  it("closes when somebody else has answered, and says who", () => {
+  it("closes when another client has answered, and shows which", () => {
     doing(() => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: true, denied: false, by: "someone-else" }]]);
       permissions.value = [];
@@ -156,8 +156,8 @@ describe("the permission dialog", () => {
   });
 });
 
-describe("a request that appears", () => {
-  it("does not react to a click or a key at once", () => {
+describe("a new request", () => {
+  it("does not react to an immediate click or key", () => {
     permissions.value = [ask];
     draw(<Requests />);
     expect(find("[data-action=allow]").getAttribute("aria-disabled")).toBe("true");
@@ -167,7 +167,7 @@ describe("a request that appears", () => {
     expect(backend.asked).toEqual([]);
   });
 
-  it("is answered once: an answer that is on its way can not be given again", () => {
+  it("is answered once: a pending answer cannot be repeated", () => {
     permissions.value = [ask];
     draw(<Requests />);
     focus("[data-action=allow]");
@@ -176,7 +176,7 @@ describe("a request that appears", () => {
   });
 });
 
-describe("the question dialog", () => {
+describe("the question panel", () => {
   it("sends all answers together", async () => {
     questions.value = [batch];
     draw(<Requests />);
@@ -196,7 +196,7 @@ describe("the question dialog", () => {
 });
 
 describe("the model picker", () => {
-  it("takes a key for a provider that lacks one, and keeps nothing of it", async () => {
+  it("accepts a missing key and does not keep it", async () => {
     const offered = [{ id: "far", name: "Far", lack: "Far needs a key.", models: [{ id: "m", name: "M" }] }];
     backend.on("GET /v1/workspaces/w/providers", () => ({ body: offered }));
     backend.on("POST /v1/workspaces/w/config/provider-key", () => ({}));

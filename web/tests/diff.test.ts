@@ -12,29 +12,29 @@ function random(seed: number): () => number {
 }
 
 describe("diffOf", () => {
-  it("says nothing of equal texts", () => {
+  it("is empty for equal texts", () => {
     expect(diffOf("a\nb\n", "a\nb")).toEqual([]);
   });
 
-  it("shows a change with its surroundings and true line numbers", () => {
+  it("shows a change with context and line numbers", () => {
     const before = Array.from({ length: 20 }, (_, at) => `line ${at + 1}`).join("\n");
     const lines = diffOf(before, before.replace("line 10", "line ten"));
     expect(short(lines)).toEqual(["~", " line 7", " line 8", " line 9", "-line 10", "+line ten", " line 11", " line 12", " line 13"]);
     expect(lines.find((item) => item.kind === "added")?.new).toBe(10);
   });
 
-  it("marks what was left out between two changes", () => {
+  it("marks omitted lines between two changes", () => {
     const before = Array.from({ length: 40 }, (_, at) => `${at}`).join("\n");
     const lines = diffOf(before, before.replace("\n5\n", "\nfive\n").replace("\n30\n", "\nthirty\n"));
     expect(lines.filter((item) => item.kind === "hunk")).toHaveLength(2);
   });
 
-  it("knows a new file and an emptied one", () => {
+  it("handles a new file and an emptied one", () => {
     expect(short(diffOf("", "a\nb\n"))).toEqual(["+a", "+b"]);
     expect(short(diffOf("a\n", ""))).toEqual(["-a"]);
   });
 
-  it("always leads from the old text to the new one", () => {
+  it("always transforms the old text into the new one", () => {
     const next = random(7);
     for (let round = 0; round < 300; round++) {
       const make = (): string[] => Array.from({ length: Math.floor(next() * 12) }, () => "abc"[Math.floor(next() * 3)] ?? "a");
@@ -49,28 +49,28 @@ describe("diffOf", () => {
     }
   });
 
-  it("gives up on two large texts that have nothing in common, and is quick about it", () => {
+  it("gives up quickly on two large unrelated texts", () => {
     const one = Array.from({ length: 20_000 }, (_, at) => `a${at}`).join("\n");
     const other = Array.from({ length: 20_000 }, (_, at) => `b${at}`).join("\n");
     expect(countChanges(diffOf(one, other))).toEqual({ added: 20_000, removed: 20_000 });
   });
 });
 
-describe("parsed", () => {
-  it("reads a unified diff", () => {
+describe("parseUnified", () => {
+  it("parses a unified diff", () => {
     const lines = parseUnified("--- a/x\n+++ b/x\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n\\ No newline at end of file\n");
     expect(short(lines)).toEqual(["~", " same", "-old", "+new"]);
     expect(lines[2]).toMatchObject({ old: 4, new: 0 });
     expect(lines[3]).toMatchObject({ old: 0, new: 4 });
   });
 
-  it("takes no part of the head for a change", () => {
+  it("does not treat the header as a change", () => {
     expect(parseUnified("--- a\n+++ b\n")).toEqual([]);
   });
 });
 
-describe("paired", () => {
-  it("puts what was removed beside what took its place", () => {
+describe("pairLines", () => {
+  it("pairs removed lines with their replacements", () => {
     const pairs = pairLines(diffOf("a\nb\nc", "a\nB\nBB\nc"));
     expect(pairs.map(([old, now]) => [old?.text ?? null, now?.text ?? null])).toEqual([
       ["a", "a"],
@@ -82,7 +82,7 @@ describe("paired", () => {
 });
 
 describe("two columns", () => {
-  it("are for every change of a file, but not for one that is new or gone", () => {
+  it("are used for changed files, but not for new or deleted ones", () => {
     expect(hasTwoSides(diffOf("a\nb", "a\nx\nb"))).toBe(true);
     expect(hasTwoSides(diffOf("a\nb", "a"))).toBe(true);
     expect(hasTwoSides(diffOf("a", "b"))).toBe(true);
@@ -91,10 +91,10 @@ describe("two columns", () => {
   });
 });
 
-describe("lines that are alike", () => {
+describe("similar lines", () => {
   const sides = (before: string, after: string): (string | null)[][] => pairLines(diffOf(before, after)).map(([old, now]) => [old?.text ?? null, now?.text ?? null]);
 
-  it("stand beside each other, though one was added between them", () => {
+  it("are paired although a line was added between them", () => {
     expect(sides("def total(text):\n    return sum(parse(text))", 'def total(text, start):\n    """Their sum."""\n    return sum(parse(text), start)')).toEqual([
       ["def total(text):", "def total(text, start):"],
       [null, '    """Their sum."""'],
@@ -102,7 +102,7 @@ describe("lines that are alike", () => {
     ]);
   });
 
-  it("lose no line, however they are put together", () => {
+  it("lose no line in any pairing", () => {
     const next = random(3);
     for (let round = 0; round < 200; round++) {
       const make = (): string[] => Array.from({ length: Math.floor(next() * 9) }, () => `${"ab"[Math.floor(next() * 2)]} ${"xyz"[Math.floor(next() * 3)]} ${Math.floor(next() * 3)}`);
@@ -122,15 +122,15 @@ describe("changedWords", () => {
     expect(found.new.map(([from, to]) => "const total = sum(items, tax);".slice(from, to)).join("")).toBe(", tax");
   });
 
-  it("marks nothing where hardly anything is left", () => {
+  it("marks nothing where little is in common", () => {
     expect(changedWords("alpha beta", "one two three")).toEqual({ old: [], new: [] });
   });
 });
 
-describe("colours of a change", () => {
+describe("highlighting of a diff", () => {
   const lines = diffOf("def f(x):\n    return 'a'\n", "def f(x):\n    return 'b'  # other\n");
 
-  it("are those of each side's own code", async () => {
+  it("uses the code of each side", async () => {
     const found = await coloursOf(lines, "python");
     const kinds = lines.map((line) => (found?.get(line) ?? []).filter((token) => token.kind).map((token) => `${token.kind.split(" ").at(-1)}:${token.text}`));
     expect(lines.map((line) => line.kind)).toEqual(["same", "removed", "added"]);
@@ -140,17 +140,17 @@ describe("colours of a change", () => {
     for (const line of lines) expect((found?.get(line) ?? []).map((token) => token.text).join("")).toBe(line.text);
   });
 
-  it("are there for a new file and for one that is gone", async () => {
+  it("works for new and deleted files", async () => {
     for (const change of [diffOf("", "x = 1\ny = 2\n"), diffOf("x = 1\n", "")]) expect((await coloursOf(change, "python"))?.size).toBe(change.length);
   });
 
-  it("are left out where nobody knows the language, or there is too much", async () => {
+  it("is omitted for unknown languages and long diffs", async () => {
     expect(await coloursOf(lines, "")).toBeNull();
     expect(await coloursOf(lines, "klingon")).toBeNull();
     expect(await coloursOf(diffOf("", "x = 1\n".repeat(200) + "y".repeat(50_000)), "python")).toBeNull();
   });
 
-  it("are cut where the changed words begin and end, and no letter is lost", () => {
+  it("is split at changed words without losing a character", () => {
     const tokens = [{ text: "return ", kind: "k" }, { text: "'abc'", kind: "s" }, { text: ";", kind: "" }];
     expect(piecesOf("return 'abc';", tokens, [[3, 9], [12, 13]])).toEqual([
       { text: "ret", kind: "k", isChanged: false },
@@ -163,7 +163,7 @@ describe("colours of a change", () => {
     expect(piecesOf("plain", [], [])).toEqual([{ text: "plain", kind: "", isChanged: false }]);
   });
 
-  it("that a line is indented otherwise is no changed word", () => {
+  it("a change of indentation is not a changed word", () => {
     expect(changedWords("        await send(items)", "    await send(items)")).toEqual({ old: [], new: [] });
     expect(changedWords("  value = before + one", "    value = before + two")).toEqual({ old: [[19, 22]], new: [[21, 24]] });
   });

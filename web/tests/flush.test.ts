@@ -1,5 +1,5 @@
 // @vitest-environment node
-// When the page is drawn: never twice for one frame, not more often than one reads, and also when there are no frames.
+// Renderings: at most one per frame, limited in rate, and also without frames.
 
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Frames } from "../src/store/flush.ts";
@@ -8,7 +8,7 @@ let waiting: ((now: number) => void)[] = [];
 let drawings = 0;
 let frames: Frames;
 
-/** The browser draws. */
+/** Simulates a frame of the browser. */
 function drawn(now: number): void {
   const asked = waiting;
   waiting = [];
@@ -27,7 +27,7 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-test("what is asked many times before a frame is done once", () => {
+test("many requests before a frame cause one rendering", () => {
   for (let at = 0; at < 100; at += 1) frames.ask();
   expect(drawings).toBe(0);
   drawn(100);
@@ -36,7 +36,7 @@ test("what is asked many times before a frame is done once", () => {
   expect(drawings).toBe(1);
 });
 
-test("tokens without end are drawn every second frame, and the last of them too", () => {
+test("continuous tokens are rendered every second frame, including the last one", () => {
   for (let frame = 0; frame < 60; frame += 1) {
     frames.ask();
     drawn(frame * 16.7);
@@ -47,7 +47,7 @@ test("tokens without end are drawn every second frame, and the last of them too"
   expect(drawings).toBe(31);
 });
 
-test("after a rest the first frame is taken", () => {
+test("after a pause the first frame is used", () => {
   frames.ask();
   drawn(0);
   frames.ask();
@@ -55,7 +55,7 @@ test("after a rest the first frame is taken", () => {
   expect(drawings).toBe(2);
 });
 
-test("a page that is not drawn still knows what happens", () => {
+test("a page in the background is still updated", () => {
   frames.ask();
   vi.advanceTimersByTime(250);
   expect(drawings).toBe(1);

@@ -47,7 +47,7 @@ describe("the keyboard between composer and request", () => {
     });
   }
 
-  it("finds no answer in random text, and an answer where one is meant", () => {
+  it("never answers by random text, and answers where intended", () => {
     // A small generator with a fixed seed: the same texts every time.
     let seed = 17;
     const random = (below: number): number => (seed = (seed * 48271) % 2147483647) % below;

@@ -1,5 +1,5 @@
 // @vitest-environment node
-// The page's fold and the terminal's give the same view of the same events: both are held against the same recordings.
+// The TypeScript fold and the Python fold yield the same view of the same events: both are tested with the recordings.
 
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
@@ -60,7 +60,7 @@ class Fold {
   }
 }
 
-/** JSON with its keys in order, as the other side writes it. */
+/** JSON with sorted keys, as Python writes it. */
 function plain(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(plain).join(",")}]`;
   if (typeof value !== "object" || value === null) return JSON.stringify(value);
@@ -68,7 +68,7 @@ function plain(value: unknown): string {
   return `{${entries.map(([name, one]) => `${JSON.stringify(name)}:${plain(one)}`).join(",")}}`;
 }
 
-describe("the same view as the terminal's, after every step", () => {
+describe("the same view as the Python fold after every step", () => {
   test.each(names.flatMap((name) => [[name, "all"] as const, [name, "watched"] as const]))("%s, %s", (name, kind) => {
     const recording = JSON.parse(readFileSync(join(FOLD, name), "utf8")) as Recording;
     expect(recording.steps.length).toBeGreaterThan(0);
@@ -94,7 +94,7 @@ describe("code points", () => {
     }
   });
 
-  test("half a character counts as one", () => {
+  test("a lone surrogate counts as one", () => {
     expect(codePoints("\ud83da")).toBe(2);
     expect(codePoints("a\ud83d")).toBe(2);
   });
@@ -108,7 +108,7 @@ test("a token costs the same however long its message is", () => {
   let offset = 0;
   const feed = (count: number): void => {
     for (let at = 0; at < count; at += 1) {
-      // A text that counts how often somebody looks at its letters.
+      // A text that counts accesses to its characters.
       const text = "word ";
       view.apply({ number: null, event: { type: "message_delta", payload: { session_id: "s", message_id: "m", part: 0, offset, text } } });
       offset += text.length;
@@ -118,7 +118,7 @@ test("a token costs the same however long its message is", () => {
   feed(20_000);
   const [part] = view.message("s", "m")?.parts ?? [];
   expect(part?.type === "text" && part.data.text.length).toBe(5 * read);
-  // A delta that comes twice, one that overlaps, one that leaves a hole.
+  // A repeated delta, an overlapping one, and one that leaves a gap.
   view.apply({ number: null, event: { type: "message_delta", payload: { session_id: "s", message_id: "m", part: 0, offset: offset - 5, text: "word more" } } });
   view.apply({ number: null, event: { type: "message_delta", payload: { session_id: "s", message_id: "m", part: 0, offset: offset + 100, text: "hole" } } });
   const [grown] = view.message("s", "m")?.parts ?? [];

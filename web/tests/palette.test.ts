@@ -7,30 +7,30 @@ import { fit, rank } from "../src/palette/fuzzy-match.ts";
 const names = ["New session", "Sessions: open one", "Choose a model or set a key", "Timeline of the runs, with replay", "Theme: system, light, dark"];
 const found = (words: string): string[] => rank(names, words, (name) => name).map((hit) => hit.item);
 
-describe("ranked", () => {
-  it("leaves everything as it is without words", () => {
+describe("rank", () => {
+  it("returns everything without words", () => {
     expect(found(" ")).toEqual(names);
   });
 
-  it("puts what begins with the letters before what merely has them", () => {
+  it("ranks a word start before other matches", () => {
     expect(found("sess").slice(0, 2)).toEqual(["Sessions: open one", "New session"]);
   });
 
-  it("finds the beginnings of words", () => {
+  it("matches the starts of words", () => {
     expect(found("ns")[0]).toBe("New session");
     expect(found("totr")[0]).toBe("Timeline of the runs, with replay");
   });
 
-  it("finds words in any order, also in what stands beside the name", () => {
+  it("matches words in any order, also in the additional text", () => {
     expect(found("key model")).toEqual(["Choose a model or set a key"]);
     expect(rank(["a", "b"], "second", (name) => name, (name) => (name === "b" ? "the second" : ""))).toMatchObject([{ item: "b" }]);
   });
 
-  it("leaves out what lacks a letter", () => {
+  it("omits items that lack a letter", () => {
     expect(found("zzz")).toEqual([]);
   });
 
-  it("says which letters it found", () => {
+  it("returns the matched positions", () => {
     expect(fit("New session", "sess")?.at).toEqual([4, 5, 6, 7]);
   });
 });
@@ -39,30 +39,30 @@ const event = (key: string, more: Partial<KeyboardEvent> = {}): KeyboardEvent =>
   ({ key, code: /^[a-z]$/i.test(key) ? `Key${key.toUpperCase()}` : "", ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...more }) as KeyboardEvent;
 
 describe("keys", () => {
-  it("knows ctrl from cmd by the machine", () => {
+  it("distinguishes ctrl and cmd by platform", () => {
     expect(isPressed("mod+k", event("k", { ctrlKey: true }), false)).toBe(true);
     expect(isPressed("mod+k", event("k", { metaKey: true }), true)).toBe(true);
     expect(isPressed("mod+k", event("k", { ctrlKey: true }), true)).toBe(false);
     expect(isPressed("mod+k", event("k", { ctrlKey: true, shiftKey: true }), false)).toBe(false);
   });
 
-  it("takes the place of a letter where alt makes another one of it", () => {
+  it("matches by key code where alt changes the letter", () => {
     expect(isPressed("alt+n", event("˜", { code: "KeyN", altKey: true }), true)).toBe(true);
     expect(isPressed("alt+n", event("m", { code: "KeyM", altKey: true }), true)).toBe(false);
   });
 
-  it("takes a sign wherever it is on the keyboard", () => {
+  it("matches a symbol on any keyboard layout", () => {
     expect(isPressed("?", event("?", { shiftKey: true }), false)).toBe(true);
   });
 
-  it("prints them one by one", () => {
+  it("returns labels one by one", () => {
     expect(keyLabels("mod+k", true)).toEqual(["⌘", "K"]);
     expect(keyLabels("alt+n", false)).toEqual(["Alt", "N"]);
     expect(keyLabels("alt+arrowup", false)).toEqual(["Alt", "↑"]);
     expect(keyLabels("+", false)).toEqual(["+"]);
   });
 
-  it("goes round at the ends of a list", () => {
+  it("wraps around at the ends of a list", () => {
     expect(targetIndex("ArrowDown", 2, 3)).toBe(0);
     expect(targetIndex("ArrowUp", 0, 3)).toBe(2);
     expect(targetIndex("PageDown", 1, 3)).toBe(2);

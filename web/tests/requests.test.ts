@@ -8,13 +8,13 @@ import type { PermissionRequest, Question } from "../src/wire/types.ts";
 
 const shown = (text: string): string => escapeInvisible(text).map((piece) => (piece.hidden ? `<${piece.text}>` : piece.text)).join("");
 
-describe("shownExactly", () => {
-  it("spells out what one would not see", () => {
+describe("escapeInvisible", () => {
+  it("escapes invisible characters", () => {
     expect(shown("rm\u001b[2K\u202ex\u200b\u00a0\t\r")).toBe("rm<\\x1b>[2K<\\u202e>x<\\u200b\\xa0\\t\\r>");
     expect(shown("a\u{e0041}b")).toBe("a<\\u{e0041}>b");
   });
 
-  it("leaves what people write", () => {
+  it("keeps ordinary text", () => {
     expect(shown("echo 'grüße 日本 🎉'\n ls")).toBe("echo 'grüße 日本 🎉'\n ls");
     expect(hasInvisible("make\tall\n")).toBe(false);
     expect(hasInvisible("ls \u202e")).toBe(true);
@@ -33,13 +33,13 @@ const ask = (params: Record<string, unknown>, more: Partial<PermissionRequest> =
   ...more,
 });
 
-describe("what a tool asks", () => {
-  it("is said in words", () => {
+describe("a permission request", () => {
+  it("is described in words", () => {
     expect(describeRequest(ask({}))).toBe("bash wants to run a command");
     expect(describeRequest(ask({}, { tool_name: "x", action: "dance" }))).toBe("x wants to dance");
   });
 
-  it("is a whole command, a change, or all that is known", () => {
+  it("shows a command, a change, or all parameters", () => {
     expect(subjectOf(ask({ command: "ls\nrm x" }))).toEqual({ kind: "command", command: "ls\nrm x", where: "/w" });
     const change = subjectOf(ask({ file_path: "/w/a", old_content: "1\n", new_content: "2\n" }));
     expect(change.kind === "change" && change.lines.map((line) => line.kind)).toEqual(["removed", "added"]);
@@ -52,7 +52,7 @@ describe("what a tool asks", () => {
     });
   });
 
-  it("says who answered", () => {
+  it("shows which client answered", () => {
     expect(describeOutcome({ tool_call_id: "c", granted: true, denied: false, by: "12345678-9", via: "terminal" })).toBe("Allowed in a terminal app (12345678).");
     expect(describeOutcome({ tool_call_id: "c", granted: false, denied: true })).toBe("Denied in another client.");
     expect(describeOutcome({ batch_id: "b", cancelled: true, via: "command" })).toBe("Dismissed on a command line.");
@@ -71,12 +71,12 @@ describe("answers to questions", () => {
     expect(isAnswered(one, { ...NOTHING, text: "  " })).toBe(false);
   });
 
-  it("hold what was chosen and what was written", () => {
+  it("contain choices and text", () => {
     expect(answerOf(one, { ...NOTHING, chosen: ["a"], text: " and more " })).toEqual({ request_id: "q", selected_ids: ["a"], fill_in_text: "and more" });
     expect(answerOf(yes, { ...NOTHING, yes: false, text: "because" })).toEqual({ request_id: "q", yes: false, notes: { _question: "because" } });
   });
 
-  it("take one choice, or several", () => {
+  it("allow one choice or several", () => {
     expect(toggle(one, { ...NOTHING, chosen: ["b"] }, "a").chosen).toEqual(["a"]);
     expect(toggle(many, { ...NOTHING, chosen: ["b"] }, "a").chosen).toEqual(["b", "a"]);
     expect(toggle(many, { ...NOTHING, chosen: ["b", "a"] }, "b").chosen).toEqual(["a"]);
@@ -84,7 +84,7 @@ describe("answers to questions", () => {
 });
 
 describe("modelLines", () => {
-  it("puts what lacks a key after what can be used", () => {
+  it("lists providers without a key last", () => {
     const lines = modelLines([
       { id: "far", name: "Far", lack: "Far needs a key.", models: [{ id: "m", context_window: 200_000, cost_per_1m_in: 3, cost_per_1m_out: 15 }] },
       { id: "none", lack: "No." },

@@ -1,4 +1,4 @@
-// A server on a real socket that answers as the test says: routes are functions, the stream is written to by hand.
+// A scripted server on a real socket: routes are functions, the stream is written by the test.
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -54,7 +54,7 @@ export class Backend {
     await new Promise((resolve) => this.server?.close(resolve));
   }
 
-  /** Of a route, in order. */
+  /** Requests of a route, in order. */
   calls(route: string): Asked[] {
     return this.asked.filter((one) => `${one.method} ${one.path}` === route);
   }

@@ -1,4 +1,4 @@
-// Errors in the settings are shown for as long as they are there, as text.
+// Errors in the settings are shown as text until they are corrected.
 
 import { render } from "preact";
 import { act } from "preact/test-utils";

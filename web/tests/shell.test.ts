@@ -31,14 +31,14 @@ const session = (id: string, more: Partial<Session> = {}): Session => ({
 describe("the list of sessions", () => {
   const all = [session("old", { updated_at: 1 }), session("new", { updated_at: 9 }), session("help", { parent_session_id: "old", title: "Fetch Analysis" })];
 
-  it("has the latest first, and subagents below those that sent them", () => {
+  it("is sorted by the latest change, with sub-agents below their parents", () => {
     expect(buildTree(all).map((tree) => [tree.session.id, tree.subagents.map((subagent) => subagent.id)])).toEqual([
       ["new", []],
       ["old", ["help"]],
     ]);
   });
 
-  it("is narrowed down by words, also those of a subagent", () => {
+  it("is filtered by words, also of sub-agents", () => {
     expect(buildTree(all, "fetch").map((tree) => tree.session.id)).toEqual(["old"]);
     expect(buildTree(all, "nothing")).toEqual([]);
   });
@@ -52,15 +52,15 @@ describe("the list of sessions", () => {
   });
 });
 
-describe("words for numbers", () => {
-  it("are those of the terminal app", () => {
+describe("formatted numbers", () => {
+  it("match the terminal app", () => {
     expect([elapsed(900), elapsed(61_000), elapsed(3_660_000)]).toEqual(["0 s", "1 min 01 s", "1 h 01 min"]);
     expect([ago(5), ago(120), ago(7_300), ago(200_000)]).toEqual(["now", "2 min ago", "2 h ago", "2 d ago"]);
     expect([thousands(12), thousands(1_500), thousands(200_000), thousands(1_048_576)]).toEqual(["12", "1.5k", "200k", "1M"]);
     expect([money(0), money(0.0012), money(1.234)]).toEqual(["$0.00", "$0.0012", "$1.23"]);
   });
 
-  it("say how full a context is", () => {
+  it("show the context usage", () => {
     const config = { models: { large: { provider: "p", model: "m" } }, providers: { p: { id: "p", models: [{ id: "m", context_window: 1_000 }] } } };
     expect(windowOf(config, null)).toBe(1_000);
     expect(windowOf({}, null)).toBe(0);
@@ -93,21 +93,21 @@ describe("changed files", () => {
     version("c", 2, "same", { origin: "undo", run_id: "r2", restores: 0 }),
   ];
 
-  it("are those that differ from what they were at first", () => {
+  it("differ from their first version", () => {
     expect(changedFiles(versions).map((file) => [file.path, file.first.content, file.last.content, file.runs])).toEqual([
       ["a", "1", "3", ["r2", "r1"]],
       ["b", "", "x", ["r1"]],
     ]);
   });
 
-  it("know the runs that changed them", () => {
+  it("have the runs that changed them", () => {
     expect(changingRuns(changedFiles(versions))).toEqual([
       { runId: "r2", files: 1, at: 2 },
       { runId: "r1", files: 2, at: 1 },
     ]);
   });
 
-  it("says of each what an undo would do, and first what speaks against it", () => {
+  it("describe the effect of an undo, refusals first", () => {
     expect(
       planned(
         [
@@ -121,7 +121,7 @@ describe("changed files", () => {
 });
 
 describe("runs", () => {
-  it("are what events say, with what only the first of them knew", () => {
+  it("merge events with the prompt of the first one", () => {
     const run = (more: Partial<Run>): Run => ({ run_id: "r", session_id: "s", state: "active", delivery: "queue", accepted_at: 1, number: 3, ...more });
     const both = mergeRuns([run({ prompt: "do it", ended_at: 9 }), run({ run_id: "q", number: 7 })], [run({ state: "ended", outcome: "completed" })]);
     expect(both.map((one) => one.run_id)).toEqual(["q", "r"]);
@@ -129,10 +129,10 @@ describe("runs", () => {
   });
 });
 
-describe("notes for those who look elsewhere", () => {
+describe("notifications", () => {
   const run = (id: string, more: Partial<Run>): Run => ({ run_id: id, session_id: "s", state: "ended", delivery: "queue", accepted_at: 1, outcome: "completed", ...more });
 
-  it("tell of runs that ended just now, and of nothing else", () => {
+  it("report only runs that have just ended", () => {
     const now = [
       run("done", {}),
       run("failed", { outcome: "failed" }),
@@ -155,7 +155,7 @@ describe("search", () => {
     message("t", "tool", [{ type: "tool_result", data: { tool_call_id: "c", name: "grep", content: "in parser.py\nparser", metadata: "", is_error: false } }]),
   ];
 
-  it("finds every place, and names the message that shows it", () => {
+  it("finds every match and its message", () => {
     expect(findMatches(messages, "parser").map((hit) => [hit.messageId, hit.kind, hit.found])).toEqual([
       ["u", "you", "PARSER"],
       ["a", "tool", "parser"],
@@ -164,7 +164,7 @@ describe("search", () => {
     ]);
   });
 
-  it("is bounded, and finds nothing without words", () => {
+  it("is bounded, and returns nothing without words", () => {
     expect(findMatches(messages, "parser", 2)).toHaveLength(2);
     expect(findMatches(messages, "  ")).toEqual([]);
   });
@@ -175,7 +175,7 @@ describe("search in all sessions", () => {
     id, role: "user", parts: [{ type: "text", data: { text } }], session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1,
   });
 
-  it("finds titles and texts, session by session, a few places of each", () => {
+  it("finds titles and texts by session, a few matches of each", () => {
     const all = [session("one", { title: "The Lexer" }), session("two", { title: "Other" }), session("three", { title: "Nothing" })];
     const texts: Record<string, Message[]> = { one: [said("m1", "a parser")], two: Array.from({ length: 9 }, (_, at) => said(`n${at}`, "lexer")) };
     const found = findInSessions(all, (id) => texts[id] ?? [], "LEXER");
@@ -185,7 +185,7 @@ describe("search in all sessions", () => {
     expect(findInSessions(all, (id) => texts[id] ?? [], " ")).toEqual([]);
   });
 
-  it("reads each conversation once, until it changes; one that is gone does no harm", async () => {
+  it("fetches each session once until it changes; a deleted one is ignored", async () => {
     clear();
     const asked: string[] = [];
     const read = async (id: string): Promise<Message[]> => {
@@ -206,7 +206,7 @@ describe("search in all sessions", () => {
   });
 });
 
-/** What is read must be readable: WCAG AA in both themes. */
+/** Text must be readable: WCAG AA in both themes. */
 describe("colours", () => {
   const css = readFileSync("src/styles/tokens.css", "utf8");
   const tokens = new Map([...css.matchAll(/--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g)].map((found) => [found[1] ?? "", [found[2] ?? "", found[3] ?? ""] as const]));
@@ -236,7 +236,7 @@ describe("colours", () => {
     return (high + 0.05) / (low + 0.05);
   };
   for (const [front, backs] of pairs) {
-    it(`${front} can be read on ${backs.join(", ")}`, () => {
+    it(`${front} is readable on ${backs.join(", ")}`, () => {
       for (const back of backs) {
         for (const theme of [0, 1] as const) {
           const [a, b] = [tokens.get(front)?.[theme] ?? "", tokens.get(back)?.[theme] ?? ""];
@@ -247,7 +247,7 @@ describe("colours", () => {
   }
 });
 
-describe("the line that was found again", () => {
+describe("the notice of a reconnect", () => {
   it.each([
     [{ from: 74, missed: 10014, gap: false }, "Connected again after event 74: missed events were received."],
     [{ from: 74, missed: 0, gap: false }, "Connected again after event 74: nothing was missed."],

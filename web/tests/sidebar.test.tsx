@@ -1,4 +1,4 @@
-// The list of sessions: who is busy, who asks, who else looks; and where further places are searched.
+// The session list: busy sessions, approvals, other clients; and the search in all sessions.
 
 import { render } from "preact";
 import { act } from "preact/test-utils";
@@ -28,7 +28,7 @@ beforeEach(async () => {
   await act(() => render(<Sidebar />, place));
 });
 
-test("a session is busy while a run of it has not ended, and not a moment longer", async () => {
+test("a session is busy exactly while one of its runs is open", async () => {
   expect(marks()).toEqual(["a:", "b:"]);
   for (const state of ["waiting", "accepted", "active", "cancelling"] as const) {
     await act(() => void (runs.value = [run(state)]));
@@ -40,12 +40,12 @@ test("a session is busy while a run of it has not ended, and not a moment longer
   }
 });
 
-test("what a session said of itself when it was read makes nobody busy", async () => {
+test("the state in a fetched session does not make it busy", async () => {
   await act(() => void (sessions.value = [session("a", { is_busy: true }), session("b")]));
   expect(marks()).toEqual(["a:", "b:"]);
 });
 
-test("who waits for approval is marked before all others", async () => {
+test("a session that waits for approval is marked first", async () => {
   await act(() => {
     runs.value = [run("active")];
     permissions.value = [{ id: "p", session_id: "a", tool_call_id: "c", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" }];
@@ -53,14 +53,14 @@ test("who waits for approval is marked before all others", async () => {
   expect(marks()).toEqual(["a:waits for approval", "b:"]);
 });
 
-test("others who look at a session are counted, but not this page itself", async () => {
+test("other clients of a session are counted, without this page", async () => {
   await act(() => void (sessions.value = [session("a", { attached_clients: 2 }), session("b", { attached_clients: 1 })]));
   expect(marks()).toEqual(["a:2 attached", "b:1 attached"]);
   await act(() => void (sessionId.value = "b"));
   expect(marks()).toEqual(["a:2 attached", "b:"]);
 });
 
-test("words that no title has can be looked for in all conversations", async () => {
+test("words without a matching title can be searched in all sessions", async () => {
   const field = place.querySelector<HTMLInputElement>("input[type=search]");
   expect(place.querySelector("[data-testid=search-all]")).toBeNull();
   await act(() => {

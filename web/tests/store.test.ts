@@ -1,4 +1,4 @@
-// What a person can ask for, over a real socket: what is sent, what comes back, and what happens when it breaks.
+// Actions of the user over a real socket: requests, responses and failures.
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { Message, Run, Session } from "../src/wire/types.ts";
@@ -18,7 +18,7 @@ let backend: Backend;
 let store: Store;
 let composing: typeof import("../src/store/composer-state.ts");
 
-/** A page that is in, and live. Each test has its own: modules are loaded anew. */
+/** An authenticated, connected page. Each test has its own: modules are loaded again. */
 async function opened(hash = "#code=c1&dir=%2Fw"): Promise<void> {
   history.replaceState(null, "", `/${hash}`);
   vi.resetModules();
@@ -44,7 +44,7 @@ afterEach(async () => {
   await backend.close();
 });
 
-test("the file in which a project is described is the one that is set", async () => {
+test("the project description file follows the settings", async () => {
   await opened();
   store.workspace.value = { id: "w", path: "/w" };
   expect(store.guide.value).toBe("AGENTS.md");
@@ -52,8 +52,8 @@ test("the file in which a project is described is the one that is set", async ()
   expect(store.guide.value).toBe("CLAUDE.md");
 });
 
-describe("coming in", () => {
-  test("the code leaves the address, and the token goes along in a header only", async () => {
+describe("authentication", () => {
+  test("the code is removed from the URL, and the token is sent in a header only", async () => {
     await opened();
     expect(location.hash).toBe("#dir=%2Fw");
     expect(backend.calls("POST /v1/web/exchange").map((one) => one.body)).toEqual([{ code: "c1" }]);
@@ -64,7 +64,7 @@ describe("coming in", () => {
     expect(backend.calls("GET /v1/workspaces/w/events")[0]?.query.get("since")).toBe("10");
   });
 
-  test("a code that is used up says what to do", async () => {
+  test("a used code shows what to do", async () => {
     backend.on("POST /v1/web/exchange", () => ({ status: 403, body: { message: "Run holdfast web again." } }));
     history.replaceState(null, "", "/#code=old&dir=%2Fw");
     vi.resetModules();
@@ -73,7 +73,7 @@ describe("coming in", () => {
     expect(store.connection.value).toMatchObject({ state: "signed-out", trouble: "Run holdfast web again." });
   });
 
-  test("the session of the address is opened; one that is gone is not", async () => {
+  test("the session of the URL is opened unless it was deleted", async () => {
     await opened("#code=c1&dir=%2Fw&session=s2");
     expect(store.sessionId.value).toBe("s2");
     expect(store.messageOf("m1").value?.session_id).toBe("s2");
@@ -85,7 +85,7 @@ describe("coming in", () => {
 });
 
 describe("following", () => {
-  test("tokens reach the message, one drawing for many", async () => {
+  test("tokens update the message with one rendering for many", async () => {
     await opened();
     await store.chooseSession("s1");
     let drawings = 0;
@@ -101,7 +101,7 @@ describe("following", () => {
     stop();
   });
 
-  test("after a break it goes on after the last number, and says so", async () => {
+  test("a broken stream is resumed after the last number and reported", async () => {
     await opened();
     backend.send({ type: "session", payload: { type: "created", payload: session("s3") } }, 11);
     await vi.waitFor(() => expect(store.cursor.value).toBe(11));
@@ -113,7 +113,7 @@ describe("following", () => {
     expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s2", "s3"]);
   });
 
-  test("what is said in one breath is shown, whatever comes last", async () => {
+  test("events in one frame are all shown", async () => {
     await opened();
     const ask = { id: "a", session_id: "s1", tool_call_id: "c", run_id: "r", tool_name: "bash", description: "", action: "execute", params: {}, path: "/w" };
     const told = [
@@ -122,7 +122,7 @@ describe("following", () => {
       { type: "message", payload: { type: "created", payload: message("m2", "so") } },
       { type: "session", payload: { type: "updated", payload: session("s1", { title: "named", message_count: 1 }) } },
     ];
-    // Each way round: nothing that one event has changed is forgotten because of another one.
+    // In every order: no change of one event is lost because of another one.
     for (const [at, events] of [told, [...told].reverse()].entries()) {
       events.forEach((event, place) => backend.send(event, 11 + 10 * at + place));
       await vi.waitFor(() => expect(store.cursor.value).toBe(14 + 10 * at));
@@ -147,7 +147,7 @@ describe("following", () => {
     expect(store.cursor.value).toBe(50);
   });
 
-  /** Chooses s1, and says what the stream does before its snapshot is there. */
+  /** Selects s1, and plays the stream before its snapshot arrives. */
   async function chosenMeanwhile(snapshot: unknown, speak: () => void): Promise<void> {
     let release = (): void => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
@@ -169,19 +169,19 @@ describe("following", () => {
     backend.send({ type: "session", payload: { type: "created", payload: session("s3") } }, 12);
   };
 
-  test("a snapshot that is older than the stream loses nothing that came meanwhile", async () => {
+  test("a snapshot older than the stream loses no event", async () => {
     await opened();
     await chosenMeanwhile({ ...SNAPSHOT, cursor: 10, sessions: [session("s1")], messages: [message("m1", "in s1")] }, speakMeanwhile);
     expect(store.messageIds.value).toEqual(["m1", "m2"]);
     expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it" });
     expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s3"]);
     expect(store.cursor.value).toBe(12);
-    // And what comes after it goes on from there.
+    // Later events continue from there.
     backend.send(grown(10, "!"));
     await vi.waitFor(() => expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it!" }));
   });
 
-  test("a snapshot that is newer than the stream gets nothing twice", async () => {
+  test("a snapshot newer than the stream applies no event twice", async () => {
     await opened();
     const newer = { ...SNAPSHOT, cursor: 13, sessions: [session("s1"), session("s3"), session("s4")], messages: [message("m2", "Half of it, and more")] };
     await chosenMeanwhile(newer, speakMeanwhile);
@@ -194,7 +194,7 @@ describe("following", () => {
     expect(store.cursor.value).toBe(13);
   });
 
-  test("of two choices the last one counts, whichever answer comes first", async () => {
+  test("the last of two selections counts, in any order of responses", async () => {
     await opened();
     const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
     let release = (): void => undefined;
@@ -211,7 +211,7 @@ describe("following", () => {
     expect(store.messageOf("m1").value?.session_id).toBe("s2");
   });
 
-  test("of a session that nobody looks at any more nothing is kept", async () => {
+  test("the messages of a session that is no longer shown are dropped", async () => {
     await opened();
     await store.chooseSession("s1");
     const before = store.messageOf("m1");
@@ -223,7 +223,7 @@ describe("following", () => {
     expect(store.messageIds.value).toEqual(["m2"]);
   });
 
-  test("what is sent while another session is still being read is meant for that one", async () => {
+  test("a prompt sent while another session loads belongs to that session", async () => {
     await opened();
     await store.chooseSession("s1");
     const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
@@ -241,7 +241,7 @@ describe("following", () => {
     await chosen;
   });
 
-  test("a session that cannot be read leaves the one that is shown", async () => {
+  test("a session that fails to load leaves the shown one", async () => {
     await opened();
     await store.chooseSession("s1");
     backend.on("GET /v1/workspaces/w/snapshot", () => ({ status: 500, body: { message: "no" } }));
@@ -251,7 +251,7 @@ describe("following", () => {
     expect(backend.calls("POST /v1/workspaces/w/agent")[0]?.body).toMatchObject({ session_id: "s1" });
   });
 
-  test("what became of an ask is known by its id", async () => {
+  test("the outcome of a request is stored by its id", async () => {
     await opened();
     const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" };
     backend.send({ type: "permission_request", payload: { type: "created", payload: ask } }, 11);
@@ -261,7 +261,7 @@ describe("following", () => {
     expect(store.answers.value.get("a1")).toMatchObject({ by: "somebody" });
   });
 
-  test("others who look at the same session are counted", async () => {
+  test("other clients of the same session are counted", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     await vi.waitFor(() => expect(store.others.value).toBe(2));
     expect(backend.calls("POST /v1/workspaces/w/current-session")[0]?.body).toEqual({ session_id: "s1" });
@@ -271,7 +271,7 @@ describe("following", () => {
 describe("prompts", () => {
   const accepted = { run_id: "r", session_id: "s1", delivery: "steer", position: 0 };
 
-  test("a prompt that nobody answered is sent again under the same id", async () => {
+  test("a prompt without a response is resent with the same id", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     let count = 0;
     backend.on("POST /v1/workspaces/w/agent", () => {
@@ -286,7 +286,7 @@ describe("prompts", () => {
     expect(sent[0]).toMatchObject({ prompt: "hello", session_id: "s1", delivery: "queue", interactive: true, client_id: store.clientId.value });
   });
 
-  test("one that stayed without an answer keeps its id when it is sent again by hand, another one does not", async () => {
+  test("a prompt without a response keeps its id when resent by the user; another one does not", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent", () => "hang up");
     await expect(store.prompt("hello")).rejects.toMatchObject({ status: 0 });
@@ -298,7 +298,7 @@ describe("prompts", () => {
     expect(ids[4]).not.toBe(ids[3]);
   });
 
-  test("one that was refused is not sent again, and its words say why", async () => {
+  test("a refused prompt is not resent, and the reason is shown", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 409, body: { message: "The session is busy." } }));
     await expect(store.prompt("hello")).rejects.toMatchObject({ status: 409, message: "The session is busy." });
@@ -307,7 +307,7 @@ describe("prompts", () => {
     expect(store.toasts.value.map((one) => one.text)).toEqual(["The session is busy."]);
   });
 
-  test("the first one makes the session, and the draft goes along", async () => {
+  test("the first prompt creates the session and keeps the draft", async () => {
     await opened();
     backend.on("POST /v1/workspaces/w/sessions", () => ({ body: session("s1") }));
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: accepted }));
@@ -316,7 +316,7 @@ describe("prompts", () => {
     expect(backend.calls("POST /v1/workspaces/w/agent")[0]?.body.session_id).toBe("s1");
   });
 
-  test("a cancel brings back what waited here, not what others sent", async () => {
+  test("a cancel restores the queued prompts of this page only", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent/sessions/s1/cancel", () => ({ body: { cancelled: [] } }));
     const mine = { client_id: store.clientId.value };
@@ -330,7 +330,7 @@ describe("prompts", () => {
     expect(composing.text.value).toBe("one\n\ntwo\n\ndraft");
   });
 
-  test("a waiting prompt is taken back with its files", async () => {
+  test("a queued prompt is restored with its attachments", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent", (asked) => ({ status: 202, body: { ...accepted, run_id: asked.body.run_id } }));
     const file = { content: "aGk=", file_path: "a.txt", file_name: "a.txt", mime_type: "text/plain" };
@@ -353,7 +353,7 @@ describe("prompts", () => {
     expect(store.queue.value[0]?.prompt).toBe("c");
   });
 
-  test("drafts stay with their sessions", async () => {
+  test("drafts belong to their sessions", async () => {
     await opened("#code=c1&dir=%2Fw&session=s1");
     composing.text.value = "for one";
     await store.chooseSession("s2");
@@ -364,8 +364,8 @@ describe("prompts", () => {
   });
 });
 
-describe("asks and the rest", () => {
-  test("an answer says who gave it, and whether it counted", async () => {
+describe("requests and errors", () => {
+  test("an answer contains its client and is accepted once", async () => {
     await opened();
     backend.on("POST /v1/workspaces/w/permissions/grant", () => ({ body: { resolved: false } }));
     const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: { command: "ls" }, path: "/" };
@@ -375,7 +375,7 @@ describe("asks and the rest", () => {
     expect(sent?.body).toEqual({ permission: ask, action: "deny", reason: "no" });
   });
 
-  test("nobody there is a sentence, not an exception", async () => {
+  test("a missing response is a message, not an exception", async () => {
     await opened();
     backend.on("GET /v1/workspaces/w/stats", () => "hang up");
     await expect(store.stats()).rejects.toMatchObject({ name: "Problem", status: 0 });

@@ -1,4 +1,4 @@
-// The stream: every split gives the same events, each event is handed out once, and it comes back by itself.
+// The stream: every split yields the same events, each event is passed on once, and it reconnects automatically.
 
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { Problem } from "../src/wire/http.ts";
@@ -22,7 +22,7 @@ describe("the reader", () => {
     }
   });
 
-  test("gives the same events letter by letter, and byte by byte", () => {
+  test("gives the same events character by character and byte by byte", () => {
     const reader = new SseReader();
     expect([...WIRE].flatMap((letter) => reader.feed(letter))).toEqual(EVENTS);
     const decoder = new TextDecoder();
@@ -31,7 +31,7 @@ describe("the reader", () => {
     expect(bytes.flatMap((byte) => second.feed(decoder.decode(new Uint8Array([byte]), { stream: true })))).toEqual(EVENTS);
   });
 
-  test("joins a long line once, however many pieces it comes in", () => {
+  test("joins a long line once, in any number of pieces", () => {
     const join = vi.spyOn(Array.prototype, "join");
     const reader = new SseReader();
     for (let at = 0; at < 1_000; at += 1) reader.feed("x".repeat(10));
@@ -44,13 +44,13 @@ describe("the reader", () => {
 });
 
 describe("items", () => {
-  test("an event that cannot be understood keeps its number", () => {
+  test("an event that cannot be decoded keeps its number", () => {
     for (const data of ["{", "null", "[]", '"x"', "1", '{"payload":1}']) {
       expect(decodeItem({ data, number: 3 })).toEqual({ event: { type: "", payload: null }, number: 3 });
     }
   });
 
-  test("a follower passes over what it has seen, and goes where a gap says", () => {
+  test("a cursor filter drops known events and follows a gap", () => {
     const follower = new CursorFilter(5);
     const numbered = (number: number): Item => decodeItem({ data: '{"type":"x"}', number });
     expect([4, 5, 6, 6, 8].map((number) => follower.accept(numbered(number)))).toEqual([false, false, true, false, true]);
@@ -59,7 +59,7 @@ describe("items", () => {
     expect(follower.accept(numbered(3))).toBe(true);
   });
 
-  test("waits double up to a limit, and begin anew", () => {
+  test("delays double up to a limit and are reset", () => {
     const backoff = new Backoff(() => 1, 250, 1_000);
     expect([1, 2, 3, 4].map(() => backoff.wait())).toEqual([250, 500, 1_000, 1_000]);
     backoff.reset();
@@ -67,7 +67,7 @@ describe("items", () => {
   });
 });
 
-/** A server as far as a stream sees it: each connection is played by the test. */
+/** A scripted server of a stream: each connection is played by the test. */
 class Wire {
   readonly asked: number[] = [];
   readonly items: Item[] = [];
@@ -124,7 +124,7 @@ class Wire {
     try {
       this.open[this.open.length - 1]?.error(new DOMException("aborted", "AbortError"));
     } catch {
-      // It had ended already.
+      // It had already ended.
     }
   }
 
@@ -147,7 +147,7 @@ describe("the stream", () => {
   });
   const settle = () => vi.advanceTimersByTimeAsync(0);
 
-  test("resumes after the last number it handed out, and shows nothing twice", async () => {
+  test("resumes after the last number and passes nothing on twice", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     const stream = follow(wire, 3);
@@ -173,7 +173,7 @@ describe("the stream", () => {
     expect(stream.cursor).toBe(6);
   });
 
-  test("half an event that was cut off is not shown, and comes whole afterwards", async () => {
+  test("an incomplete event is not passed on, and arrives complete later", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     follow(wire);
@@ -190,7 +190,7 @@ describe("the stream", () => {
     expect(wire.numbers).toEqual([1]);
   });
 
-  test("notices that the server has gone quiet", async () => {
+  test("detects a silent server", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     follow(wire);
@@ -206,7 +206,7 @@ describe("the stream", () => {
     expect(wire.troubles[0]?.why).toContain("silent");
   });
 
-  test("a page that is looked at again does not wait", async () => {
+  test("a page that becomes visible retries at once", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     follow(wire);
@@ -221,7 +221,7 @@ describe("the stream", () => {
     expect(wire.asked.length).toBe(before + 1);
   });
 
-  test("a connection that slept is not trusted", async () => {
+  test("a connection after a suspension is not trusted", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     follow(wire);
@@ -234,7 +234,7 @@ describe("the stream", () => {
     expect(wire.asked).toHaveLength(2);
   });
 
-  test("a workspace that is gone is opened again", async () => {
+  test("a closed workspace is opened again", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     wire.failNext(404);
@@ -244,7 +244,7 @@ describe("the stream", () => {
     expect(wire.asked).toEqual([9, 9]);
   });
 
-  test("a page that is not let in asks no more", async () => {
+  test("a refused page stops requesting", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     wire.failNext(401);
@@ -254,7 +254,7 @@ describe("the stream", () => {
     expect(wire.asked).toHaveLength(1);
   });
 
-  test("waits longer and longer while nobody answers, and says when it tries again", async () => {
+  test("waits longer without responses, and reports the next attempt", async () => {
     vi.useFakeTimers();
     const wire = new Wire();
     for (let count = 0; count < 20; count += 1) wire.failNext(0);

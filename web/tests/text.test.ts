@@ -1,4 +1,4 @@
-// Hostile output: whatever a model says, the page runs nothing, fetches nothing and goes nowhere by itself.
+// Hostile output: the page runs nothing, fetches nothing and navigates nowhere, whatever a model writes.
 
 import { describe, expect, test } from "vitest";
 import { render } from "preact";
@@ -17,7 +17,7 @@ const ALLOWED = new Set(
   "P BR HR STRONG EM DEL CODE PRE BLOCKQUOTE UL OL LI A DIV TABLE THEAD TBODY TR TH TD H3 H4 H5 H6 FIGURE FIGCAPTION SPAN BUTTON svg path".split(" "),
 );
 
-/** Everything that could act: other elements, handlers, styles, addresses that are not the web's. */
+/** Everything active: other elements, handlers, styles, URLs outside the web. */
 function dangers(place: HTMLElement): string[] {
   const found: string[] = [];
   for (const element of place.querySelectorAll("*")) {
@@ -82,16 +82,16 @@ describe("hostile output", () => {
   test.each(HOSTILE)("%s", (text) => {
     const place = drawn(text);
     expect(dangers(place)).toEqual([]);
-    // Also when it comes as a part of something else.
+    // Also as a part of another text.
     expect(dangers(drawn(`# A title\n\ntext before ${text} and after\n\n1. ${text}`))).toEqual([]);
   });
 
-  test("HTML is shown as the text that it is", () => {
+  test("HTML is shown as text", () => {
     expect(drawn("<script>alert(1)</script>").textContent).toContain("<script>alert(1)</script>");
     expect(drawn("a <b>bold</b> word").textContent?.trim()).toBe("a <b>bold</b> word");
   });
 
-  test("a picture is a link that nobody follows by himself", () => {
+  test("an image is a link and is not loaded", () => {
     const place = drawn("![a chart](https://elsewhere.example/chart.png)");
     const [link] = place.querySelectorAll("a");
     expect(place.querySelector("img")).toBeNull();
@@ -100,23 +100,23 @@ describe("hostile output", () => {
     expect(link?.getAttribute("target")).toBe("_blank");
   });
 
-  test("definitions cannot smuggle anything in", () => {
+  test("definitions cannot inject anything", () => {
     expect(dangers(drawn("see [x] and ![y][x]", ["[x]: javascript:alert(1)", "[x]: <img src=x onerror=alert(1)>"]))).toEqual([]);
     expect(drawn("see [x]", ["[x]: https://example.org/"]).querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
   });
 
-  test("huge and deep input is shown, plainly, and soon", () => {
+  test("huge and deeply nested input is shown quickly as plain text", () => {
     const huge = "**word** ".repeat(MOST_MARKDOWN);
     expect(drawn(huge).querySelectorAll("strong")).toHaveLength(0);
     expect(drawn(huge).textContent).toBe(huge);
     for (const text of [">".repeat(20_000), "- ".repeat(20_000), "[".repeat(20_000), "*a_ ".repeat(10_000), "`".repeat(30_001), "((".repeat(20_000), "![".repeat(15_000), "<".repeat(50_000), "\\".repeat(50_000), "|".repeat(20_000) + "\n" + "|-".repeat(10_000)]) {
-      // What explodes does not end before the test's time is over.
+      // Exponential input would exceed the time limit of the test.
       expect(dangers(drawn(text))).toEqual([]);
     }
   });
 });
 
-test("signs that are written by name", () => {
+test("character references", () => {
   expect(drawn("&copy; &lt;b&gt; &#65;&#x42; &unknown; &#0; `&lt;`").textContent).toBe("© <b> AB &unknown; \ufffd &lt;");
   expect(decodeEntities("&constructor; &__proto__;")).toBe("&constructor; &__proto__;");
 });
@@ -136,7 +136,7 @@ describe("addresses", () => {
   ])("%j", (given, safe) => expect(safeAddress(given)).toBe(safe));
 });
 
-test("what Markdown is for comes through", () => {
+test("ordinary Markdown is rendered", () => {
   const place = drawn("# T\n\n- a\n- **b** `c` ~~d~~\n\n1. x\n\n| a | b |\n|:-|-:|\n| 1 | 2 |\n\n- [x] done\n\nhttps://example.org/");
   expect(place.querySelector(".title-1")?.textContent).toBe("T");
   expect(place.querySelectorAll("li")).toHaveLength(4);
@@ -156,7 +156,7 @@ describe("colours", () => {
     expect(lines?.[2]?.every((token) => token.kind === "hljs-string")).toBe(true);
   });
 
-  test("what is too long or not known stays plain", async () => {
+  test("long code and unknown languages stay plain", async () => {
     expect(await highlightLines("x".repeat(MOST_CODE + 1), "python")).toBeNull();
     expect(await highlightLines("x", "brainfuck")).toBeNull();
     expect(await highlightLines("x", "")).toBeNull();
@@ -164,15 +164,15 @@ describe("colours", () => {
     expect(await highlightLines("x", "constructor")).toBeNull();
   });
 
-  test("nothing but the spans of highlight.js is taken for a tag", () => {
+  test("only the spans of highlight.js are treated as tags", () => {
     expect(linesOf("a<b>&copy;</b>")).toEqual([[{ text: "a<b>&copy;</b>", kind: "" }]]);
   });
 
-  test("files are known by their names", () => {
+  test("languages are detected by file names", () => {
     expect(["a/b.py", "Dockerfile", "x.tsx", "noending", "a.unknown"].map(languageOf)).toEqual(["python", "dockerfile", "typescript", "", ""]);
   });
 
-  test("long code is coloured in stretches, and no line is lost or changed", async () => {
+  test("long code is highlighted in steps without losing or changing a line", async () => {
     const code = Array.from({ length: 300 }, (_, at) => `def part_${at}(x):\n    """Doc\n\n    more"""\n    return x\n\n`).join("");
     const stretches = stretchesOf(code);
     expect(stretches.length).toBeGreaterThan(2);

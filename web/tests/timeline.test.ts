@@ -6,7 +6,7 @@ import { sharesOf, Tracker, tracksOf } from "../src/timeline/tracks.ts";
 import type { LogEvent, Track } from "../src/timeline/tracks.ts";
 import type { Message, Part, Run } from "../src/wire/types.ts";
 
-/** A log that is written as it happens. */
+/** A log that is written as events occur. */
 class Book {
   readonly events: LogEvent[] = [];
 
@@ -34,7 +34,7 @@ const calling = (id: string, finished: boolean): Part => ({ type: "tool_call", d
 const answered = (id: string, is_error = false): Part => ({ type: "tool_result", data: { tool_call_id: id, name: "bash", content: "", metadata: "", is_error } });
 const over: Part = { type: "finish", data: { reason: "tool_use", time: 1 } };
 
-/** Accepted at 1 s, started at 3 s; a thought, a tool that asked for 2 s, an answer; the end at 12 s. */
+/** Accepted at 1 s, started at 3 s; a thought, a tool that waits 2 s for approval, an answer; the end at 12 s. */
 function aRun(): Book {
   return new Book()
     .run(1_000, "r", { state: "waiting", prompt: "do it" }, "created")
@@ -63,7 +63,7 @@ const only = (book: Book): Track => {
 };
 
 describe("tracksOf", () => {
-  it("tells the life of a run", () => {
+  it("contains the phases of a run", () => {
     const track = only(aRun());
     expect(track).toMatchObject({ runId: "r", prompt: "do it", accepted: 1_000, started: 3_000, ended: 12_000, outcome: "completed" });
     expect(track.steps.map(({ step, start, end }) => [step, start, end])).toEqual([
@@ -83,7 +83,7 @@ describe("tracksOf", () => {
     expect(track.numbers).toHaveLength(17);
   });
 
-  it("takes for what it was what began without an event", () => {
+  it("relabels a phase that began without an event", () => {
     const step = (first: Part, second: Part[]): string[] => {
       const book = new Book()
         .run(1_000, "r", {}, "created")
@@ -100,18 +100,18 @@ describe("tracksOf", () => {
     expect(step(text, [])).toEqual(["wait", "write"]);
   });
 
-  it("says where the time went, and counts nothing twice", () => {
+  it("distributes the time without counting overlaps twice", () => {
     expect(sharesOf(only(aRun()), 99_000)).toEqual({ waiting: 2_000, model: 2_200 + 3_800, tools: 1_000, people: 2_000, total: 11_000 });
   });
 
-  it("is the same whether the log is read at once or as it grows", () => {
+  it("is the same for a complete and for a growing log", () => {
     const { events } = aRun();
     const tracker = new Tracker();
     for (let count = 1; count <= events.length; count++) tracker.read(events.slice(0, count));
     expect(tracker.read(events)).toEqual(tracksOf(events));
   });
 
-  it("leaves open what is still going on", () => {
+  it("leaves active phases open", () => {
     const book = aRun();
     const track = tracksOf(book.events.slice(0, 7))[0];
     expect(track).toMatchObject({ ended: null, outcome: null });
@@ -119,7 +119,7 @@ describe("tracksOf", () => {
     expect(sharesOf(track as Track, 6_200).tools).toBe(1_000);
   });
 
-  it("keeps calls of different runs apart, though they have the same id", () => {
+  it("separates calls of different runs with the same id", () => {
     const book = aRun()
       .run(13_000, "q", { accepted_at: 13_000 }, "created")
       .run(13_000, "q", { accepted_at: 13_000, started_at: 13_000, step: 1 })
@@ -131,7 +131,7 @@ describe("tracksOf", () => {
     expect(second?.tools[0]).toMatchObject({ start: 13_000, end: 14_000, failed: true });
   });
 
-  it("closes with the run what was cut", () => {
+  it("closes interrupted phases with the run", () => {
     const book = new Book()
       .run(1_000, "r", { prompt: "x" }, "created")
       .run(1_000, "r", { started_at: 1_000, step: 1 })
@@ -142,11 +142,11 @@ describe("tracksOf", () => {
     expect(only(book).tools[0]?.end).toBe(2_500);
   });
 
-  it("forgets a run that was refused after all", () => {
+  it("drops a run that was refused", () => {
     expect(tracksOf(new Book().run(1_000, "r", {}, "created").run(1_100, "r", {}, "deleted").events)).toEqual([]);
   });
 
-  it("knows a prompt that was folded into another run", () => {
+  it("marks a prompt that was folded into another run", () => {
     const book = new Book().run(1_000, "f", { state: "waiting", prompt: "and" }, "created").run(2_000, "f", { state: "folded", folded_into: "r" });
     expect(only(book)).toMatchObject({ foldedInto: "r", started: null });
   });
@@ -157,7 +157,7 @@ const span = (runId: string, accepted: number, ended: number): Track => ({ ...on
 describe("the axis", () => {
   const tracks = [span("a", 0, 10_000), span("b", 8_000, 20_000), span("c", 3_620_000, 3_630_000)];
 
-  it("draws long pauses short, and everything else to scale", () => {
+  it("compresses long pauses and draws the rest to scale", () => {
     const axis = axisOf(tracks, 0, "clock");
     const [a, b, c] = tracks as [Track, Track, Track];
     expect(axis.segments.map((segment) => segment.idle)).toEqual([false, true, false]);
@@ -167,7 +167,7 @@ describe("the axis", () => {
     expect(axis.length).toBeCloseTo(30_000 * 1.04);
   });
 
-  it("never goes back as time goes on", () => {
+  it("is monotonic", () => {
     const axis = axisOf(tracks, 0, "clock");
     let last = -1;
     for (let time = -5_000; time < 3_640_000; time += 1_777) {
@@ -177,19 +177,19 @@ describe("the axis", () => {
     }
   });
 
-  it("starts every run at zero to compare them", () => {
+  it("starts every run at zero for comparison", () => {
     const axis = axisOf(tracks, 0, "zero");
     expect(axis.place(tracks[2] as Track, 3_620_000)).toBe(0);
     expect(axis.length).toBe(12_000);
   });
 
-  it("goes on to now for what has not ended", () => {
+  it("extends open runs to the current time", () => {
     const open = { ...span("a", 1_000, 0), ended: null };
     expect(axisOf([open], 5_000, "clock").length).toBe(4_000);
     expect(axisOf([], 5_000, "clock").length).toBe(1);
   });
 
-  it("has marks at round distances that do not run into each other", () => {
+  it("has ticks at round distances that do not overlap", () => {
     const axis = axisOf(tracks, 0, "clock");
     const ticks = ticksOf(axis, 1_700);
     expect(ticks.slice(0, 3).map((tick) => tick.since)).toEqual([0, 2_000, 4_000]);
@@ -198,17 +198,17 @@ describe("the axis", () => {
     expect(worded.some((tick) => tick.isFirst && tick.at > 0)).toBe(true);
   });
 
-  it("puts what overlaps into rows", () => {
+  it("assigns overlapping intervals to rows", () => {
     expect(packRows([{ start: 0, end: 5 }, { start: 1, end: 2 }, { start: 2, end: 9 }, { start: 5, end: 6 }])).toEqual([0, 1, 1, 0]);
   });
 
-  it("says how long in words", () => {
+  it("formats durations", () => {
     expect([0, 999, 4_230, 59_400, 61_000, 3_720_000].map(formatDuration)).toEqual(["0 ms", "999 ms", "4.2 s", "59 s", "1 min 01 s", "1 h 02 min"]);
   });
 });
 
 describe("a replay", () => {
-  it("shows after each event what was known then", () => {
+  it("shows the view after each event", () => {
     const book = aRun();
     const frames = framesOf(book.events, only(book));
     expect(frames).toHaveLength(17);
@@ -220,7 +220,7 @@ describe("a replay", () => {
     expect(viewAt(frames, 17).runs.get("r")?.outcome).toBe("completed");
   });
 
-  it("says every event in words", () => {
+  it("describes every event", () => {
     expect(aRun().events.map(describeEvent)).toEqual([
       "accepted, queued",
       "it starts",

@@ -18,7 +18,7 @@ from holdfast.cli.run_client.run_follow import event_session
 from holdfast.cli.run_client.run_lookup import latest_session, resolve_session
 from holdfast.cli.server_connection import ServerConnection, new_id
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.events import CursorFilter, StreamEvent, decode_item
+from holdfast.client.events import CursorFilter, StreamEvent, decode_event
 from holdfast.client.locate import locate
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.domain.events import (
@@ -265,7 +265,7 @@ def _follow_with(
                 # Read after the stream was opened: a change in between would be missed.
                 screen.show_auto_approve(_auto_approves(connection))
                 for raw in _read_events(stream, terminal):
-                    item = decode_item(raw)
+                    item = decode_event(raw)
                     if not follower.accept(item):
                         continue
                     if isinstance(item.event, GapEvent):
@@ -290,7 +290,7 @@ def _read_events(stream: SyncEventStream, terminal: _AttachedTerminal | None) ->
         return
     while not stream.is_over:
         terminal.poll()
-        yield from stream.take(terminal.poll_interval or _MAX_WAIT, wake=0)
+        yield from stream.receive(terminal.poll_interval or _MAX_WAIT, wake=0)
 
 
 def _show(item: StreamEvent, session: SessionId, screen: _Screen, terminal: _AttachedTerminal | None) -> None:

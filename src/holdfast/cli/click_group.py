@@ -1,4 +1,4 @@
-"""The click group. Each command is imported when it is called."""
+"""The click group of all commands, each of which is imported when it is called, and the completion script for it."""
 
 import os
 from importlib import import_module
@@ -9,7 +9,7 @@ from holdfast import __version__
 from holdfast.cli.fast_import import signals_blocked
 from holdfast.cli.main import COMMANDS
 
-__all__ = ["holdfast"]
+__all__ = ["completion_command", "holdfast"]
 
 
 _OWN_OPTIONS = frozenset({"-h", "--help", "--version"})
@@ -63,3 +63,25 @@ def holdfast() -> None:
       holdfast login anthropic                  stores an API key
       holdfast COMMAND --help                   help of a command
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(*, shell: str) -> None:
+    """Print the script that completes commands in your shell.
+
+    \b
+      bash   holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+      zsh    holdfast completion zsh > ~/.zfunc/_holdfast
+      fish   holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+
+    For zsh the directory must be known before compinit runs, in ~/.zshrc: fpath=(~/.zfunc $fpath)
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    script = made.source_template % made.source_vars()
+    # Descriptions may contain commas, at which click's script for fish would cut them.
+    click.echo(script.replace('string split ","', 'string split -m 1 ","'))

@@ -45,7 +45,7 @@ COMMANDS = {
     "stats": ("holdfast.cli.stats", "Show usage statistics: runs, models, tools, cost."),
     "logs": ("holdfast.cli.diagnostics:logs_command", "Show the server's log."),
     "dirs": ("holdfast.cli.diagnostics:dirs_command", "Print the directories and files in use."),
-    "completion": ("holdfast.cli.completion", "Print the completion script for a shell."),
+    "completion": ("holdfast.cli.click_group:completion_command", "Print the completion script for a shell."),
     "demo": ("holdfast.cli.demo", "Demonstrate a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
 """Each command with its module and its summary, so that help is printed without importing them."""

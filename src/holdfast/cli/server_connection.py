@@ -23,7 +23,7 @@ from holdfast.client.errors import (
     message_of,
 )
 from holdfast.client.locate import ServerLocation, find, find_or_start, locate, unreachable
-from holdfast.client.server_check import gives_way
+from holdfast.client.server_check import replace_outdated
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.errors import BadRequest
 from holdfast.http11.messages import quote
@@ -109,7 +109,7 @@ class ServerConnection:
         """Return True if an older server has stopped so that a new one can be started. Checked once."""
         if self._has_checked_version:
             return False
-        is_outdated = gives_way(client)
+        is_outdated = replace_outdated(client)
         self._has_checked_version = True
         return is_outdated
 
@@ -118,7 +118,7 @@ class ServerConnection:
         then starts a new one.
         """
         is_first = self._client is None
-        backoff = Backoff(lambda: 1.0, first=0.02, most=0.5)
+        backoff = Backoff(lambda: 1.0, initial=0.02, maximum=0.5)
         deadline = min(time.monotonic() + _OPEN_TIMEOUT, self.deadline or math.inf)
         while True:
             try:

@@ -22,7 +22,7 @@ from holdfast.protocol.routes import PREFIX
 __all__ = ["Client", "new_client_id"]
 
 _STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
-_MOST_OF_A_REFUSAL = 64 * 1024
+_MAX_ERROR_BODY = 64 * 1024
 
 
 def new_client_id() -> str:
@@ -70,16 +70,16 @@ class Client(WorkspaceMethods, SessionMethods):
         message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
         response = await self._pool.open(message, seconds=self._seconds)
         if response.head.status != 200:
-            raise ServerProblem(response.head.status, message_of(await _refusal(response, self._seconds)))
+            raise ServerProblem(response.head.status, message_of(await _read_error(response, self._seconds)))
         return response
 
 
-async def _refusal(response: OpenResponse, seconds: float | None) -> bytes:
+async def _read_error(response: OpenResponse, seconds: float | None) -> bytes:
     """Return the body of an error response, or nothing if it is too long or too slow."""
     body = b""
     try:
         async with asyncio.timeout(seconds):
-            while len(body) < _MOST_OF_A_REFUSAL and (piece := await response.read()) is not None:
+            while len(body) < _MAX_ERROR_BODY and (piece := await response.read()) is not None:
                 body += piece
     except (TimeoutError, ClientError):
         return b""

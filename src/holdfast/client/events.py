@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.domain.events import GapEvent, HelloEvent, Spoken, decode_spoken
+from holdfast.domain.events import GapEvent, HelloEvent, StreamedEvent, decode_streamed_event
 from holdfast.http11.sse import SseEvent
 
-__all__ = ["CursorFilter", "StreamEvent", "UnknownEvent", "decode_item"]
+__all__ = ["CursorFilter", "StreamEvent", "UnknownEvent", "decode_event"]
 
 
 class UnknownEvent(msgspec.Struct, frozen=True):
@@ -20,13 +20,13 @@ class UnknownEvent(msgspec.Struct, frozen=True):
     payload: object = None
 
 
-Said: TypeAlias = Spoken | UnknownEvent
+ReceivedEvent: TypeAlias = StreamedEvent | UnknownEvent
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
     """One event of a stream. Durable events have a number."""
 
-    event: Said
+    event: ReceivedEvent
     number: int | None = None
 
 
@@ -34,11 +34,11 @@ _other_decoder = msgspec.json.Decoder(UnknownEvent)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
-def decode_item(raw: SseEvent) -> StreamEvent:
+def decode_event(raw: SseEvent) -> StreamEvent:
     """Decode an event. Never raises: an event that cannot be decoded keeps its number, and the stream continues."""
-    event: Said
+    event: ReceivedEvent
     try:
-        event = decode_spoken(raw.data)
+        event = decode_streamed_event(raw.data)
     except _UNREADABLE:
         try:
             event = _other_decoder.decode(raw.data)

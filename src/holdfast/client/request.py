@@ -184,7 +184,9 @@ class RouteMethods:
         """Send further requests to another address, for example after a restart of the server."""
         self._pool.move(address)
 
-    async def _ask(self, answer: type[T], name: str, *, query: QueryItems = (), body: object = None, **names: str) -> T:
+    async def _call(
+        self, answer: type[T], name: str, *, query: QueryItems = (), body: object = None, **names: str
+    ) -> T:
         """Call a route that returns a body."""
         return self._decode(answer, name, await self._exchange(name, names, query=query, body=body))
 

@@ -14,10 +14,10 @@ from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.lockfile import LockOwner, directory_id
 from holdfast.protocol.version import PROTOCOL
 
-__all__ = ["VersionMismatch", "describe", "end_of", "gives_way", "is_server_of"]
+__all__ = ["VersionMismatch", "describe", "end_of", "is_server_of", "replace_outdated"]
 
 
-_PATIENCE = 5.0
+_EXIT_TIMEOUT = 5.0
 _REPLACE = b'{"command":"replace"}'
 
 
@@ -25,18 +25,18 @@ class VersionMismatch(ClientError):
     """Client and server are of different ages and do not understand each other."""
 
 
-def gives_way(thin: SyncClient) -> bool:
+def replace_outdated(client: SyncClient) -> bool:
     """Return whether an identified server was older and has exited. Raises `VersionMismatch` if it keeps running and
     its protocol is incompatible.
     """
-    server = thin.server
+    server = client.server
     if server is None:
         return False
     if server.protocol > PROTOCOL:
         raise VersionMismatch(f"The server is newer ({server.version}) than this command ({__version__}): update it.")
     # A server that does not name its data directory is older, whatever version it states.
     is_older = server.protocol < PROTOCOL or not server.data_id or _parts(server.version) < _parts(__version__)
-    if is_older and _has_left(thin, server.pid):
+    if is_older and _has_exited(client, server.pid):
         return True
     if server.protocol < PROTOCOL:
         raise VersionMismatch(
@@ -52,20 +52,20 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else (1 << 30,)
 
 
-def _has_left(thin: SyncClient, process: int) -> bool:
+def _has_exited(client: SyncClient, process: int) -> bool:
     """Request the exit of the server and wait for it. Returns whether the server agreed."""
-    watch = end_of(process)
+    poll = end_of(process)
     try:
-        status, _ = thin.request("POST", "/v1/control", body=_REPLACE)
+        status, _ = client.request("POST", "/v1/control", body=_REPLACE)
         if not 200 <= status < 300:
             return False
-        thin.close()
-        if watch is not None:
-            select.select([watch], [], [], _PATIENCE)
+        client.close()
+        if poll is not None:
+            select.select([poll], [], [], _EXIT_TIMEOUT)
         return True
     finally:
-        if watch is not None:
-            os.close(watch)
+        if poll is not None:
+            os.close(poll)
 
 
 def end_of(process: int) -> int | None:
@@ -84,10 +84,10 @@ resolution of a second.
 """
 
 
-def describe(thin: SyncClient, seconds: float) -> ServerInfo | None:
+def describe(client: SyncClient, seconds: float) -> ServerInfo | None:
     """Request the server's version and identity. Returns None for another program or an error. Raises `TimedOut`."""
     try:
-        status, body = thin.request("GET", "/v1/version", timeout=seconds)
+        status, body = client.request("GET", "/v1/version", timeout=seconds)
         if not 200 <= status < 300:
             return None
         found = json.loads(body)
@@ -99,17 +99,17 @@ def describe(thin: SyncClient, seconds: float) -> ServerInfo | None:
         return None
 
 
-def is_server_of(thin: SyncClient, data_dir: str, owner: LockOwner | None) -> bool:
+def is_server_of(client: SyncClient, data_dir: str, owner: LockOwner | None) -> bool:
     """Return whether the identified server has this data directory.
 
     Servers of earlier versions do not report it. Such a server is accepted only if it is the process in the lock file,
     and that process existed when the lock file was written, because process ids are reused.
     """
-    if thin.server is None:
+    if client.server is None:
         return False
-    if thin.server.data_id:
-        return thin.server.data_id == directory_id(data_dir)
-    if owner is None or owner.socket or owner.pid != thin.peer_pid():
+    if client.server.data_id:
+        return client.server.data_id == directory_id(data_dir)
+    if owner is None or owner.socket or owner.pid != client.peer_pid():
         return False
     started_at = _started_at(owner.pid)
     return started_at is None or started_at <= owner.written_at + _CLOCK_ERROR

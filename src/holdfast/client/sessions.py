@@ -31,19 +31,19 @@ class SessionMethods(RouteMethods):
 
     async def list_sessions(self, workspace: WorkspaceId) -> tuple[Session, ...]:
         """List the sessions of a workspace."""
-        return await self._ask(tuple[Session, ...], "list_sessions", id=workspace)
+        return await self._call(tuple[Session, ...], "list_sessions", id=workspace)
 
     async def create_session(self, workspace: WorkspaceId, title: str = "New session") -> Session:
         """Create a session."""
-        return await self._ask(Session, "create_session", body=NewSession(title), id=workspace)
+        return await self._call(Session, "create_session", body=NewSession(title), id=workspace)
 
     async def get_session(self, workspace: WorkspaceId, session: SessionId) -> Session:
         """Return a session."""
-        return await self._ask(Session, "get_session", id=workspace, sid=session)
+        return await self._call(Session, "get_session", id=workspace, sid=session)
 
     async def put_session(self, workspace: WorkspaceId, session: SessionId, title: str) -> Session:
         """Rename a session."""
-        return await self._ask(Session, "put_session", body=SessionChange(title), id=workspace, sid=session)
+        return await self._call(Session, "put_session", body=SessionChange(title), id=workspace, sid=session)
 
     async def delete_session(self, workspace: WorkspaceId, session: SessionId) -> None:
         """Delete a session."""
@@ -51,23 +51,23 @@ class SessionMethods(RouteMethods):
 
     async def list_messages(self, workspace: WorkspaceId, session: SessionId) -> tuple[Message, ...]:
         """List the messages of a session."""
-        return await self._ask(tuple[Message, ...], "list_messages", id=workspace, sid=session)
+        return await self._call(tuple[Message, ...], "list_messages", id=workspace, sid=session)
 
     async def list_user_messages(self, workspace: WorkspaceId, session: SessionId) -> tuple[Message, ...]:
         """List the user messages of a session."""
-        return await self._ask(tuple[Message, ...], "list_user_messages", id=workspace, sid=session)
+        return await self._call(tuple[Message, ...], "list_user_messages", id=workspace, sid=session)
 
     async def list_all_user_messages(self, workspace: WorkspaceId) -> tuple[Message, ...]:
         """List the user messages of all sessions."""
-        return await self._ask(tuple[Message, ...], "list_all_user_messages", id=workspace)
+        return await self._call(tuple[Message, ...], "list_all_user_messages", id=workspace)
 
     async def list_history(self, workspace: WorkspaceId, session: SessionId) -> tuple[FileVersion, ...]:
         """List the stored file versions of a session."""
-        return await self._ask(tuple[FileVersion, ...], "list_history", id=workspace, sid=session)
+        return await self._call(tuple[FileVersion, ...], "list_history", id=workspace, sid=session)
 
     async def list_read_files(self, workspace: WorkspaceId, session: SessionId) -> tuple[str, ...]:
         """List the files that were read in a session."""
-        return await self._ask(tuple[str, ...], "list_read_files", id=workspace, sid=session)
+        return await self._call(tuple[str, ...], "list_read_files", id=workspace, sid=session)
 
     async def mark_read(self, workspace: WorkspaceId, session: SessionId, path: str) -> None:
         """Record that a file was read."""
@@ -76,13 +76,13 @@ class SessionMethods(RouteMethods):
     async def last_read(self, workspace: WorkspaceId, session: SessionId, path: str) -> str:
         """Return the time at which a session last read a file."""
         query = [("session_id", session), ("path", path)]
-        return await self._ask(str, "last_read", query=query, id=workspace)
+        return await self._call(str, "last_read", query=query, id=workspace)
 
     # The agent
 
     async def agent_info(self, workspace: WorkspaceId) -> AgentInfo:
         """Return the model of the agent, and whether it is busy."""
-        return await self._ask(AgentInfo, "agent_info", id=workspace)
+        return await self._call(AgentInfo, "agent_info", id=workspace)
 
     async def send_prompt(self, workspace: WorkspaceId, prompt: AgentMessage) -> Accepted:
         """Send a prompt, which is accepted when this returns (C-28: 200 counts as 202). A prompt with a run id is
@@ -105,7 +105,7 @@ class SessionMethods(RouteMethods):
 
     async def agent_session(self, workspace: WorkspaceId, session: SessionId) -> Session:
         """Return a session through the agent route."""
-        return await self._ask(Session, "agent_session", id=workspace, sid=session)
+        return await self._call(Session, "agent_session", id=workspace, sid=session)
 
     @property
     def _mine(self) -> list[tuple[str, str | int | None]]:
@@ -114,19 +114,19 @@ class SessionMethods(RouteMethods):
 
     async def cancel_session(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
         """Cancel all runs of a session, active and queued."""
-        return await self._ask(Cancelled, "cancel_session", query=self._mine, id=workspace, sid=session)
+        return await self._call(Cancelled, "cancel_session", query=self._mine, id=workspace, sid=session)
 
     async def count_queued(self, workspace: WorkspaceId, session: SessionId) -> int:
         """Return the number of queued prompts."""
-        return await self._ask(int, "count_queued", id=workspace, sid=session)
+        return await self._call(int, "count_queued", id=workspace, sid=session)
 
     async def list_queued(self, workspace: WorkspaceId, session: SessionId) -> tuple[str, ...]:
         """List the queued prompts."""
-        return await self._ask(tuple[str, ...], "list_queued", id=workspace, sid=session)
+        return await self._call(tuple[str, ...], "list_queued", id=workspace, sid=session)
 
     async def clear_queue(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
         """Cancel the queued runs."""
-        return await self._ask(Cancelled, "clear_queue", query=self._mine, id=workspace, sid=session)
+        return await self._call(Cancelled, "clear_queue", query=self._mine, id=workspace, sid=session)
 
     async def summarize(self, workspace: WorkspaceId, session: SessionId) -> None:
         """Summarize a session. Returns when the summary is complete, without a time limit."""
@@ -145,25 +145,25 @@ class SessionMethods(RouteMethods):
     ) -> tuple[Run, ...]:
         """List runs, filtered by session and state."""
         query = [("session_id", session), ("state", state), ("limit", limit), ("before", before)]
-        return await self._ask(tuple[Run, ...], "list_runs", query=query, id=workspace)
+        return await self._call(tuple[Run, ...], "list_runs", query=query, id=workspace)
 
     async def get_run(self, workspace: WorkspaceId, run: RunId) -> Run:
         """Return a run."""
-        return await self._ask(Run, "get_run", id=workspace, run_id=run)
+        return await self._call(Run, "get_run", id=workspace, run_id=run)
 
     async def patch_run(self, workspace: WorkspaceId, run: RunId, patch: RunPatch) -> Run:
         """Move a queued run, or change its delivery."""
-        return await self._ask(Run, "patch_run", body=patch, id=workspace, run_id=run)
+        return await self._call(Run, "patch_run", body=patch, id=workspace, run_id=run)
 
     async def cancel_run(self, workspace: WorkspaceId, run: RunId) -> Run:
         """Cancel a run."""
-        return await self._ask(Run, "cancel_run", query=self._mine, id=workspace, run_id=run)
+        return await self._call(Run, "cancel_run", query=self._mine, id=workspace, run_id=run)
 
     # Approvals and questions
 
     async def get_skip(self, workspace: WorkspaceId) -> Skip:
         """Return whether permission requests are skipped."""
-        return await self._ask(Skip, "get_skip", id=workspace)
+        return await self._call(Skip, "get_skip", id=workspace)
 
     async def set_skip(self, workspace: WorkspaceId, *, skip: bool) -> None:
         """Set whether permission requests are skipped."""
@@ -174,22 +174,22 @@ class SessionMethods(RouteMethods):
         before.
         """
         query = [("client_id", self.client_id), ("via", self.via or None)]
-        return await self._ask(Resolved, "grant", query=query, body=answer, id=workspace)
+        return await self._call(Resolved, "grant", query=query, body=answer, id=workspace)
 
     async def pending_permissions(self, workspace: WorkspaceId) -> tuple[PermissionRequest, ...]:
         """List the open permission requests."""
-        return await self._ask(tuple[PermissionRequest, ...], "pending_permissions", id=workspace)
+        return await self._call(tuple[PermissionRequest, ...], "pending_permissions", id=workspace)
 
     async def answer_question(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
         """Answer a batch of questions."""
         query = [("client_id", self.client_id), ("via", self.via or None)]
-        return await self._ask(Resolved, "answer_question", query=query, body=answer, id=workspace)
+        return await self._call(Resolved, "answer_question", query=query, body=answer, id=workspace)
 
     async def cancel_question(self, workspace: WorkspaceId, batch: str | None = None) -> Resolved:
         """Dismiss a batch of questions; without an id, the one that is shown."""
         query = [("batch_id", batch), ("client_id", self.client_id), ("via", self.via or None)]
-        return await self._ask(Resolved, "cancel_question", query=query, id=workspace)
+        return await self._call(Resolved, "cancel_question", query=query, id=workspace)
 
     async def pending_questions(self, workspace: WorkspaceId) -> tuple[QuestionRequest, ...]:
         """List the open batches of questions."""
-        return await self._ask(tuple[QuestionRequest, ...], "pending_questions", id=workspace)
+        return await self._call(tuple[QuestionRequest, ...], "pending_questions", id=workspace)

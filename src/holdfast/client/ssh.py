@@ -25,9 +25,9 @@ from holdfast.client.paths import BadHost, socket_directories, socket_path
 
 __all__ = ["SshForward", "Target", "parse_target"]
 
-_PATIENCE = 60.0
+_CONNECT_TIMEOUT = 60.0
 """Time limit in seconds. The user may have to type a password."""
-_MOST = 64 * 1024
+_MAX_OUTPUT = 64 * 1024
 _THERE = 'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
 _NOT_FOUND = 127
 _UNREACHABLE = 255
@@ -99,7 +99,7 @@ class SshForward:
             self._forward(self._address(self._process))
         except subprocess.TimeoutExpired:
             self._end()
-            raise ForwardFailed(f"{self._target.name} did not answer within {_PATIENCE:.0f} seconds.") from None
+            raise ForwardFailed(f"{self._target.name} did not answer within {_CONNECT_TIMEOUT:.0f} seconds.") from None
         except BaseException:
             self._end()
             raise
@@ -110,13 +110,13 @@ class SshForward:
             [*self._ssh, *forward, *self._where(), "--", self._target.name],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_CONNECT_TIMEOUT,
             check=False,
         )
         if done.returncode != 0:
-            said = _last_line(done.stderr)
+            output = _last_line(done.stderr)
             raise ForwardFailed(
-                f"{self._target.name} does not let its socket be forwarded: {said or 'ssh says no more.'}"
+                f"{self._target.name} does not let its socket be forwarded: {output or 'ssh says no more.'}"
             )
 
     def close(self) -> None:
@@ -130,19 +130,19 @@ class SshForward:
     def _address(self, process: subprocess.Popen[bytes]) -> str:
         """Read the path of the remote socket from the output of the remote command."""
         assert process.stdout is not None
-        deadline = time.monotonic() + _PATIENCE
-        said = b""
+        deadline = time.monotonic() + _CONNECT_TIMEOUT
+        output = b""
         descriptor = process.stdout.fileno()
-        while b"\n" not in said and len(said) < _MOST:
+        while b"\n" not in output and len(output) < _MAX_OUTPUT:
             if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 self._end()
-                raise ForwardFailed(f"{self._target.name} did not answer within {_PATIENCE:.0f} seconds.")
-            piece = os.read(descriptor, _MOST)
+                raise ForwardFailed(f"{self._target.name} did not answer within {_CONNECT_TIMEOUT:.0f} seconds.")
+            piece = os.read(descriptor, _MAX_OUTPUT)
             if not piece:
                 self._explain(process)
-            said += piece
+            output += piece
         try:
-            address = json.loads(said.partition(b"\n")[0])["address"]
+            address = json.loads(output.partition(b"\n")[0])["address"]
         except (ValueError, KeyError, TypeError):
             address = ""
         if not isinstance(address, str) or not address.startswith("unix:///"):
@@ -154,7 +154,7 @@ class SshForward:
 
     def _explain(self, process: subprocess.Popen[bytes]) -> None:
         """Raise an error with the reason why the connection ended without output."""
-        _, complaint = process.communicate(timeout=_PATIENCE)
+        _, complaint = process.communicate(timeout=_CONNECT_TIMEOUT)
         self._end()
         line = _last_line(complaint)
         name = self._target.name
@@ -181,7 +181,7 @@ def _sweep(directory: str) -> None:
     """Remove sockets of killed clients, which have no listener. New ones are kept, because they may not listen yet."""
     for path in glob.glob(os.path.join(glob.escape(directory), "ssh-*.sock")):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            if time.time() - os.lstat(path).st_mtime < _PATIENCE:
+            if time.time() - os.lstat(path).st_mtime < _CONNECT_TIMEOUT:
                 continue
             try:
                 line.connect(path)
@@ -189,6 +189,6 @@ def _sweep(directory: str) -> None:
                 os.unlink(path)
 
 
-def _last_line(said: bytes) -> str:
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
     return lines[-1].strip() if lines else ""

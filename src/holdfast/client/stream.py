@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.events import CursorFilter, StreamEvent, decode_item
+from holdfast.client.events import CursorFilter, StreamEvent, decode_event
 from holdfast.client.request import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.http11.sse import SseReader
@@ -148,7 +148,7 @@ class EventStream:
             await self._pause()
             return
         for raw in self._reader.feed(data):
-            item = decode_item(raw)
+            item = decode_event(raw)
             if isinstance(item.event, HelloEvent):
                 self._backoff.reset()
             if self._follower.accept(item):

@@ -18,8 +18,8 @@ from holdfast.http11.sse import SseEvent, SseReader
 
 __all__ = ["ServerInfo", "SyncClient", "SyncEventStream"]
 
-_AT_ONCE = 64 * 1024
-_QUIET = 45.0
+_READ_SIZE = 64 * 1024
+_HEARTBEAT_TIMEOUT = 45.0
 """Heartbeat timeout in seconds. The server sends a heartbeat three times as often."""
 
 _STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
@@ -42,7 +42,7 @@ class SyncClient:
         self.server: ServerInfo | None = None
         """The server's description of itself, if it was identified."""
         self._timeout = timeout
-        self._kept: socket.socket | None = None
+        self._idle: socket.socket | None = None
 
     def __enter__(self) -> "SyncClient":
         return self
@@ -52,8 +52,8 @@ class SyncClient:
 
     def connect(self) -> None:
         """Open the connection for the next request. Raises `Unreachable` if no server responds."""
-        if self._kept is None:
-            self._kept = self._open(self._timeout)
+        if self._idle is None:
+            self._idle = self._open(self._timeout)
 
     def peer_pid(self) -> int:
         """Return the process that listens on the unix socket; 0 without a connection or where the system does not
@@ -61,9 +61,9 @@ class SyncClient:
 
         The process id is also 0 if that process is in another PID namespace.
         """
-        if self._kept is None or self._kept.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        if self._idle is None or self._idle.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return 0
-        return int.from_bytes(self._kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+        return int.from_bytes(self._idle.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
 
     def request(
         self,
@@ -82,31 +82,31 @@ class SyncClient:
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         message = build_request(self.address, method, path, query, body, (("Accept", "application/json"),))
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if _is_quiet(kept):
-                answer = self._exchange(kept, message, method, deadline)
-                if answer is not None:
-                    return answer
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            if _is_idle(idle):
+                response = self._exchange(idle, message, method, deadline)
+                if response is not None:
+                    return response
                 if method not in IDEMPOTENT and not can_repeat:
                     raise ConnectionLost
             else:
-                kept.close()
-        answer = self._exchange(self._open(_left(deadline)), message, method, deadline)
-        if answer is None:
+                idle.close()
+        response = self._exchange(self._open(_seconds_left(deadline)), message, method, deadline)
+        if response is None:
             raise ConnectionLost
-        return answer
+        return response
 
-    def stream(self, path: str, query: QueryItems = (), *, quiet: float = _QUIET) -> "SyncEventStream":
+    def stream(self, path: str, query: QueryItems = (), *, quiet: float = _HEARTBEAT_TIMEOUT) -> "SyncEventStream":
         """Open an event stream. Raises `ServerProblem` if the server returns an error."""
         message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
         return SyncEventStream(self._open(self._timeout), message, self._timeout, quiet)
 
     def close(self) -> None:
         """Close the connection."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
 
     def _open(self, timeout: float) -> socket.socket:
         address = self.address
@@ -130,7 +130,7 @@ class SyncClient:
         """Return the response, or None if the connection ended before its first byte."""
         parser = ResponseParser(method)
         body: list[bytes] = []
-        is_kept = False
+        is_reusable = False
         try:
             _send(connection, message, deadline)
             while not parser.is_done:
@@ -141,7 +141,7 @@ class SyncClient:
                     parser.end()
                 else:
                     return None
-            is_kept = parser.can_be_kept
+            is_reusable = parser.can_be_kept
         except TimeoutError:
             raise TimedOut from None
         except InvalidResponse:
@@ -151,8 +151,8 @@ class SyncClient:
                 raise ConnectionLost from None
             return None
         finally:
-            if is_kept:
-                self._kept = connection
+            if is_reusable:
+                self._idle = connection
             else:
                 connection.close()
         if parser.head is None:
@@ -171,7 +171,7 @@ class SyncEventStream:
         self._events = SseReader()
         self._ready: deque[SseEvent] = deque()
         self._quiet = quiet
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self.is_over = False
         try:
             self._begin(message, time.monotonic() + timeout)
@@ -187,11 +187,11 @@ class SyncEventStream:
 
     def __iter__(self) -> Iterator[SseEvent]:
         while self._ready or not self.is_over:
-            yield from self.take(self._quiet)
-            if not self.is_over and time.monotonic() - self._heard_at >= self._quiet:
+            yield from self.receive(self._quiet)
+            if not self.is_over and time.monotonic() - self._received_at >= self._quiet:
                 raise ConnectionLost("The server has gone quiet.")
 
-    def take(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
+    def receive(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
         """Return the events received, at least one; none after the timeout, at the end of the stream, or when `wake` is
         readable.
 
@@ -246,8 +246,8 @@ class SyncEventStream:
 
     def _read(self) -> None:
         try:
-            data = self._connection.recv(_AT_ONCE)
-            self._heard_at = time.monotonic()
+            data = self._connection.recv(_READ_SIZE)
+            self._received_at = time.monotonic()
             if not data:
                 self._response.end()
             self._ready.extend(self._events.feed(self._response.feed(data)))
@@ -258,14 +258,14 @@ class SyncEventStream:
             self.close()
 
 
-def _is_quiet(connection: socket.socket) -> bool:
+def _is_idle(connection: socket.socket) -> bool:
     """Return whether an idle connection is usable. A readable one was closed by the server."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return not poll.poll(0)
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimedOut
@@ -273,7 +273,7 @@ def _left(deadline: float) -> float:
 
 
 def _send(connection: socket.socket, message: bytes, deadline: float) -> None:
-    connection.settimeout(_left(deadline))
+    connection.settimeout(_seconds_left(deadline))
     try:
         connection.sendall(message)
     except (BrokenPipeError, ConnectionResetError):
@@ -282,8 +282,8 @@ def _send(connection: socket.socket, message: bytes, deadline: float) -> None:
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:
-    connection.settimeout(_left(deadline))
-    return connection.recv(_AT_ONCE)
+    connection.settimeout(_seconds_left(deadline))
+    return connection.recv(_READ_SIZE)
 
 
 def _reason(error: OSError) -> str:

@@ -13,7 +13,7 @@ from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
-    AskEvent,
+    ApprovalEvent,
     Change,
     Event,
     GapEvent,
@@ -74,9 +74,9 @@ class _Draft:
         if len(self._growth) >= self._limit:
             # Each fold copies the text. Doubling the limit keeps the total cost proportional to the length of the text.
             self._limit *= 2
-            self.look()
+            self.render()
 
-    def look(self) -> Message:
+    def render(self) -> Message:
         """Join the deltas and return the message."""
         if self._growth:
             self._message = grow(self._message, self._growth)
@@ -111,12 +111,12 @@ class View:
 
     def messages(self, session: SessionId) -> tuple[Message, ...]:
         """Return the messages of a session, with the text streamed so far."""
-        return tuple(draft.look() for draft in self._drafts.get(session, {}).values())
+        return tuple(draft.render() for draft in self._drafts.get(session, {}).values())
 
     def message(self, session: SessionId, message: MessageId) -> Message | None:
         """Return a message, with the text streamed so far."""
         draft = self._drafts.get(session, {}).get(message)
-        return None if draft is None else draft.look()
+        return None if draft is None else draft.render()
 
     def runs_of(self, session: SessionId) -> tuple[Run, ...]:
         """Return the runs of a session."""
@@ -177,41 +177,41 @@ class View:
                 self.is_stale = True
                 return True
             case event:
-                return self._take(event)
+                return self._apply_event(event)
 
-    def _take(self, event: Event | UnknownEvent) -> bool:
+    def _apply_event(self, event: Event | UnknownEvent) -> bool:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 return self._grow(growth)
             case MessageEvent(change=message):
-                self._put_message(message)
+                self._apply_message(message)
             case SessionEvent(change=session):
-                self._put_session(session)
+                self._apply_session(session)
             case RunEvent(change=run):
-                self._put_run(run)
+                self._apply_run(run)
             case RunCompleteEvent(change=complete):
                 self._end_run(complete.object)
             case AgentEvent(change=said):
                 self.notices.append(said.object)
             case ToolOutputEvent(payload=output):
-                return self._hear(output)
+                return self._append_output(output)
             case (
                 PermissionRequestEvent()
                 | PermissionNotificationEvent()
                 | QuestionRequestEvent()
                 | QuestionNotificationEvent()
             ):
-                return self._take_ask(event)
+                return self._apply_request(event)
             case _:
-                return self._other(event)
+                return self._apply_unknown(event)
         return True
 
-    def _take_ask(self, event: AskEvent) -> bool:
+    def _apply_request(self, event: ApprovalEvent) -> bool:
         match event:
-            case PermissionRequestEvent(change=ask):
-                self.permissions[ask.object.id] = msgspec.to_builtins(ask.object)
+            case PermissionRequestEvent(change=request):
+                self.permissions[request.object.id] = msgspec.to_builtins(request.object)
             case PermissionNotificationEvent(change=notice):
-                return self._answered(msgspec.to_builtins(notice.object))
+                return self._apply_permission_notice(msgspec.to_builtins(notice.object))
             case QuestionRequestEvent(change=batch):
                 self.questions[batch.object.id] = msgspec.to_builtins(batch.object)
             case QuestionNotificationEvent(change=closed):
@@ -225,14 +225,14 @@ class View:
         draft.add(growth)
         return True
 
-    def _hear(self, output: ToolOutput) -> bool:
+    def _append_output(self, output: ToolOutput) -> bool:
         if output.session_id not in self._drafts:
             return False
         said = self.outputs.get(output.tool_call_id, "") + output.text
         self.outputs[output.tool_call_id] = said[-self._settings.output :]
         return True
 
-    def _put_message(self, change: Change[Message]) -> None:
+    def _apply_message(self, change: Change[Message]) -> None:
         message = change.object
         for result in message.tool_results:
             self.outputs.pop(result.tool_call_id, None)
@@ -256,7 +256,7 @@ class View:
             count, at = session.message_count + 1, max(at, message.updated_at)
         self.sessions[session.id] = msgspec.structs.replace(session, message_count=count, updated_at=at)
 
-    def _put_session(self, change: Change[Session]) -> None:
+    def _apply_session(self, change: Change[Session]) -> None:
         session = change.object
         if change.type != "deleted":
             self.sessions[session.id] = session
@@ -265,14 +265,14 @@ class View:
         self._drafts.pop(session.id, None)
         for run in self.runs_of(session.id):
             self._remove_run(run.run_id)
-        self._drop_asks("session_id", session.id)
+        self._drop_requests("session_id", session.id)
 
-    def _drop_asks(self, key: str, owner: str) -> None:
-        for asks in (self.permissions, self.questions):
-            for name in [name for name, ask in asks.items() if ask.get(key) == owner]:
-                del asks[name]
+    def _drop_requests(self, key: str, owner: str) -> None:
+        for requests in (self.permissions, self.questions):
+            for name in [name for name, request in requests.items() if request.get(key) == owner]:
+                del requests[name]
 
-    def _put_run(self, change: Change[Run]) -> None:
+    def _apply_run(self, change: Change[Run]) -> None:
         run = change.object
         if change.type == "deleted":
             self._remove_run(run.run_id)
@@ -285,7 +285,7 @@ class View:
 
     def _end_run(self, end: RunComplete) -> None:
         # A server that crashed has not withdrawn its requests; those of an ended run cannot be answered.
-        self._drop_asks("run_id", end.run_id)
+        self._drop_requests("run_id", end.run_id)
         before = self.runs.get(end.run_id)
         if before is None:
             return
@@ -306,14 +306,14 @@ class View:
         if run in self._ended:
             self._ended.remove(run)
 
-    def _other(self, other: object) -> bool:
+    def _apply_unknown(self, other: object) -> bool:
         """Handle events that this view does not show or has no type for. Presence is received as a plain object."""
         if isinstance(other, UnknownEvent) and other.type == "presence":
             self.presence = other.payload
             return True
         return False
 
-    def _answered(self, notice: Ask) -> bool:
+    def _apply_permission_notice(self, notice: Ask) -> bool:
         """Close a resolved permission request. Returns False for the first notice, which only announces the request."""
         if not (notice.get("granted") or notice.get("denied") or notice.get("withdrawn")):
             return False
@@ -326,9 +326,9 @@ class View:
             self.permissions.pop(str(notice["id"]), None)
             return
         call = notice.get("tool_call_id")
-        for name in [name for name, ask in self.permissions.items() if ask.get("tool_call_id") == call]:
+        for name in [name for name, request in self.permissions.items() if request.get("tool_call_id") == call]:
             del self.permissions[name]
 
 
-def _by_id(asks: tuple[dict[str, object], ...]) -> dict[str, Ask]:
-    return {str(ask.get("id")): ask for ask in asks}
+def _by_id(requests: tuple[dict[str, object], ...]) -> dict[str, Ask]:
+    return {str(request.get("id")): request for request in requests}

@@ -81,7 +81,7 @@ class WorkspaceConnection:
 
         `on_trouble` is called with the reason whenever there is no connection.
         """
-        backoff = Backoff(random.random, most=_MAX_DELAY)
+        backoff = Backoff(random.random, maximum=_MAX_DELAY)
         is_entered = True
         while True:
             try:
@@ -111,7 +111,7 @@ class WorkspaceConnection:
                 continue
             missed += 1
             on_trouble(str(events.trouble or ""))
-            if missed % 2 == 0 and self._where.can_come_back:
+            if missed % 2 == 0 and self._where.can_be_restored:
                 try:
                     await self.enter()
                 except ClientError as error:

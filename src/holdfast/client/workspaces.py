@@ -61,7 +61,7 @@ from holdfast.protocol.extension_routes import (
 __all__ = ["ExtensionMethods", "LspMethods", "McpMethods", "WebMethods", "WorkspaceMethods"]
 
 
-# Client methods for skills, commands and agents.
+# Skills, commands and agents
 
 
 class ExtensionMethods(RouteMethods):
@@ -69,29 +69,29 @@ class ExtensionMethods(RouteMethods):
 
     async def list_skills(self, workspace: WorkspaceId) -> tuple[SkillInfo, ...]:
         """List the skills of a workspace."""
-        return await self._ask(tuple[SkillInfo, ...], "list_skills", id=workspace)
+        return await self._call(tuple[SkillInfo, ...], "list_skills", id=workspace)
 
     async def read_skill(self, workspace: WorkspaceId, skill: str) -> SkillText:
         """Return the text of a skill, by its id or its name."""
-        return await self._ask(SkillText, "read_skill", body=SkillAsk(skill), id=workspace)
+        return await self._call(SkillText, "read_skill", body=SkillAsk(skill), id=workspace)
 
     async def list_commands(self, workspace: WorkspaceId) -> tuple[CommandNote, ...]:
         """List the commands that can be sent as `/name …`."""
-        return await self._ask(tuple[CommandNote, ...], "list_commands", id=workspace)
+        return await self._call(tuple[CommandNote, ...], "list_commands", id=workspace)
 
     async def expand_command(
         self, workspace: WorkspaceId, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> CommandText:
         """Return the expansion of a command. Prompts are also expanded by the server, so this is optional."""
         body = CommandAsk(prompt, dict(arguments or {}))
-        return await self._ask(CommandText, "expand_command", body=body, id=workspace)
+        return await self._call(CommandText, "expand_command", body=body, id=workspace)
 
     async def list_agents(self, workspace: WorkspaceId) -> tuple[AgentNote, ...]:
         """List the agents that a prompt can mention with an `@`."""
-        return await self._ask(tuple[AgentNote, ...], "list_agents", id=workspace)
+        return await self._call(tuple[AgentNote, ...], "list_agents", id=workspace)
 
 
-# Client methods for language servers.
+# Language servers
 
 
 class LspMethods(RouteMethods):
@@ -99,11 +99,11 @@ class LspMethods(RouteMethods):
 
     async def list_lsps(self, workspace: WorkspaceId) -> dict[str, LspInfo]:
         """Return the state of the language servers."""
-        return await self._ask(dict[str, LspInfo], "list_lsps", id=workspace)
+        return await self._call(dict[str, LspInfo], "list_lsps", id=workspace)
 
     async def lsp_diagnostics(self, workspace: WorkspaceId, lsp: str) -> dict[str, tuple[dict[str, Any], ...]]:
         """Return the diagnostics of a language server, by file."""
-        return await self._ask(dict[str, tuple[dict[str, Any], ...]], "lsp_diagnostics", id=workspace, lsp=lsp)
+        return await self._call(dict[str, tuple[dict[str, Any], ...]], "lsp_diagnostics", id=workspace, lsp=lsp)
 
     async def start_lsps(self, workspace: WorkspaceId, path: str) -> None:
         """Start the language servers for a file."""
@@ -115,14 +115,14 @@ class LspMethods(RouteMethods):
 
     async def restart_lsps(self, workspace: WorkspaceId, name: str = "") -> LspRestarted:
         """Restart one language server, or all."""
-        return await self._ask(LspRestarted, "restart_lsps", body=LspName(name), id=workspace)
+        return await self._call(LspRestarted, "restart_lsps", body=LspName(name), id=workspace)
 
     async def lsp_log(self, workspace: WorkspaceId, name: str) -> LspLog:
         """Return the log of a language server."""
-        return await self._ask(LspLog, "lsp_log", query=[("name", name)], id=workspace)
+        return await self._call(LspLog, "lsp_log", query=[("name", name)], id=workspace)
 
 
-# Client methods for MCP servers.
+# MCP servers
 
 
 class McpMethods(RouteMethods):
@@ -130,15 +130,15 @@ class McpMethods(RouteMethods):
 
     async def mcp_states(self, workspace: WorkspaceId) -> dict[str, McpInfo]:
         """Return the state of the MCP servers."""
-        return await self._ask(dict[str, McpInfo], "mcp_states", id=workspace)
+        return await self._call(dict[str, McpInfo], "mcp_states", id=workspace)
 
     async def mcp_prompts(self, workspace: WorkspaceId) -> tuple[McpPrompt, ...]:
         """List the prompts of the MCP servers."""
-        return await self._ask(tuple[McpPrompt, ...], "mcp_prompts", id=workspace)
+        return await self._call(tuple[McpPrompt, ...], "mcp_prompts", id=workspace)
 
     async def mcp_pending_auth(self, workspace: WorkspaceId) -> tuple[McpLogin, ...]:
         """List the MCP servers that require a login."""
-        return await self._ask(tuple[McpLogin, ...], "mcp_pending_auth", id=workspace)
+        return await self._call(tuple[McpLogin, ...], "mcp_pending_auth", id=workspace)
 
     async def mcp_refresh_tools(self, workspace: WorkspaceId, name: str) -> None:
         """Read the tools of a server again."""
@@ -157,16 +157,16 @@ class McpMethods(RouteMethods):
     ) -> McpText:
         """Return the text of a prompt."""
         body = McpAskPrompt(server, prompt, arguments or {})
-        return await self._ask(McpText, "mcp_get_prompt", body=body, id=workspace)
+        return await self._call(McpText, "mcp_get_prompt", body=body, id=workspace)
 
     async def mcp_read_resource(self, workspace: WorkspaceId, server: str, uri: str) -> tuple[McpContents, ...]:
         """Return the contents of a resource."""
         body = McpAskResource(server, uri)
-        return await self._ask(tuple[McpContents, ...], "mcp_read_resource", body=body, id=workspace)
+        return await self._call(tuple[McpContents, ...], "mcp_read_resource", body=body, id=workspace)
 
     async def mcp_auth_url(self, workspace: WorkspaceId, name: str) -> McpAuthUrl:
         """Return the authorization URL of a login in progress."""
-        return await self._ask(McpAuthUrl, "mcp_auth_url", query=[("name", name)], id=workspace)
+        return await self._call(McpAuthUrl, "mcp_auth_url", query=[("name", name)], id=workspace)
 
     async def mcp_auth(self, workspace: WorkspaceId, name: str) -> McpDone:
         """Log in. Returns when the user has completed the login, without a time limit."""
@@ -179,7 +179,7 @@ class McpMethods(RouteMethods):
 
     async def mcp_log(self, workspace: WorkspaceId, name: str) -> McpLog:
         """Return the log of a server."""
-        return await self._ask(McpLog, "mcp_log", query=[("name", name)], id=workspace)
+        return await self._call(McpLog, "mcp_log", query=[("name", name)], id=workspace)
 
     async def mcp_docker_enable(self, workspace: WorkspaceId) -> None:
         """Enable the Docker MCP gateway. Servers of this version do not implement it."""
@@ -194,7 +194,7 @@ class McpMethods(RouteMethods):
         await self._send("mcp_lend", body=McpLoan(self.client_id, servers), id=workspace)
 
 
-# Client methods for web access: login and return of browser pages.
+# Web access: login of browser pages
 
 
 class WebMethods(RouteMethods):
@@ -202,7 +202,7 @@ class WebMethods(RouteMethods):
 
     async def open_web(self, port: int = 0, env: tuple[str, ...] = ()) -> WebLink:
         """Return a login link for one page. Available over the unix socket only."""
-        return await self._ask(WebLink, "open_web", body=WebAsk(port, env))
+        return await self._call(WebLink, "open_web", body=WebAsk(port, env))
 
     async def close_web(self) -> None:
         """Close web access and revoke all pages."""
@@ -210,22 +210,22 @@ class WebMethods(RouteMethods):
 
     async def enter_page(self, code: str) -> PagePass:
         """Exchange a login code for a page pass."""
-        return await self._ask(PagePass, "enter_page", body=PageCode(code))
+        return await self._call(PagePass, "enter_page", body=PageCode(code))
 
     async def page_pass(self) -> PagePass:
         """Return a new pass for a page that has one."""
-        return await self._ask(PagePass, "page_pass")
+        return await self._call(PagePass, "page_pass")
 
     async def greet_page(self, page: str, nonce: str) -> PageGreeting:
         """Identify a returning page. The result proves that the server knows it."""
-        return await self._ask(PageGreeting, "greet_page", body=PageHello(page, nonce))
+        return await self._call(PageGreeting, "greet_page", body=PageHello(page, nonce))
 
     async def return_page(self, page: str, proof: str) -> PagePass:
         """Complete the return of a page with its own proof, and return a new pass."""
-        return await self._ask(PagePass, "return_page", body=PageReturn(page, proof))
+        return await self._call(PagePass, "return_page", body=PageReturn(page, proof))
 
 
-# Client methods for the server, its workspaces, their configuration and extensions.
+# The server and its workspaces
 
 _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]
@@ -240,11 +240,11 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def version(self) -> VersionInfo:
         """Return the server's version and identity."""
-        return await self._ask(VersionInfo, "version")
+        return await self._call(VersionInfo, "version")
 
     async def server_config(self) -> dict[str, Any]:
         """Return the settings that apply to every workspace."""
-        return await self._ask(_Any, "server_config")
+        return await self._call(_Any, "server_config")
 
     async def control(self, command: str, *, force: bool = False) -> None:
         """Request a stop of the server."""
@@ -264,11 +264,11 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI description."""
-        return await self._ask(_Any, "openapi")
+        return await self._call(_Any, "openapi")
 
     async def list_workspaces(self) -> tuple[WorkspaceBody, ...]:
         """List the open workspaces."""
-        return await self._ask(tuple[WorkspaceBody, ...], "list_workspaces")
+        return await self._call(tuple[WorkspaceBody, ...], "list_workspaces")
 
     async def create_workspace(
         self, path: str, *, yolo: bool = False, debug: bool = False, env: tuple[str, ...] = (), version: str = ""
@@ -277,11 +277,11 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         body = WorkspaceBody(
             WorkspaceId(""), path, yolo=yolo, debug=debug, version=version, client_id=self.client_id, env=env
         )
-        return await self._ask(WorkspaceBody, "create_workspace", body=body)
+        return await self._call(WorkspaceBody, "create_workspace", body=body)
 
     async def get_workspace(self, workspace: WorkspaceId) -> WorkspaceBody:
         """Return a workspace."""
-        return await self._ask(WorkspaceBody, "get_workspace", id=workspace)
+        return await self._call(WorkspaceBody, "get_workspace", id=workspace)
 
     async def leave_workspace(self, workspace: WorkspaceId) -> None:
         """Leave a workspace."""
@@ -294,45 +294,45 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
         """Return a snapshot of a workspace, with the messages of `session`."""
-        return await self._ask(SnapshotBody, "snapshot", query=[("session_id", session)], id=workspace)
+        return await self._call(SnapshotBody, "snapshot", query=[("session_id", session)], id=workspace)
 
     async def get_config(self, workspace: WorkspaceId) -> dict[str, Any]:
         """Return the configuration of a workspace."""
-        return await self._ask(_Any, "get_config", id=workspace)
+        return await self._call(_Any, "get_config", id=workspace)
 
     async def list_providers(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
         """List the providers and their models."""
-        return await self._ask(_List, "list_providers", id=workspace)
+        return await self._call(_List, "list_providers", id=workspace)
 
     async def default_small_model(self, workspace: WorkspaceId, provider_id: str | None = None) -> ModelChoice:
         """Return the default small model of a provider."""
         query = [("provider_id", provider_id)]
-        return await self._ask(ModelChoice, "default_small_model", query=query, id=workspace)
+        return await self._call(ModelChoice, "default_small_model", query=query, id=workspace)
 
     async def read_log(
         self, workspace: WorkspaceId, after: int = 0, *, limit: int = 500, session: str = "", run: str = ""
     ) -> LogPage:
         """Return stored events with their times, oldest first, of the workspace, a session or a run."""
         query = [("after", after), ("limit", limit), ("session_id", session or None), ("run_id", run or None)]
-        return await self._ask(LogPage, "read_log", query=query, id=workspace)
+        return await self._call(LogPage, "read_log", query=query, id=workspace)
 
     async def stats(self, workspace: WorkspaceId, zone: int | None = None) -> Stats:
         """Return the usage statistics of a workspace."""
-        return await self._ask(Stats, "stats", query=[("zone", zone)], id=workspace)
+        return await self._call(Stats, "stats", query=[("zone", zone)], id=workspace)
 
     async def all_stats(self, zone: int | None = None) -> Stats:
         """Return the usage statistics of all workspaces."""
-        return await self._ask(Stats, "all_stats", query=[("zone", zone)])
+        return await self._call(Stats, "all_stats", query=[("zone", zone)])
 
     async def doctor(self, workspace: WorkspaceId, areas: str | None = None) -> Health:
         """Check all dependencies of a workspace. Slow, because it sends requests to models."""
-        return await self._ask(Health, "doctor", query=[("areas", areas)], id=workspace)
+        return await self._call(Health, "doctor", query=[("areas", areas)], id=workspace)
 
     # Configuration and project
 
     async def config_problems(self, workspace: WorkspaceId) -> tuple[ConfigProblem, ...]:
         """List the errors in settings files. While a file is invalid, its last valid contents are in effect."""
-        return await self._ask(tuple[ConfigProblem, ...], "config_problems", id=workspace)
+        return await self._call(tuple[ConfigProblem, ...], "config_problems", id=workspace)
 
     async def config_set(self, workspace: WorkspaceId, key: str, value: object, *, scope: int = 0) -> None:
         """Change a setting."""
@@ -360,11 +360,11 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def config_import_copilot(self, workspace: WorkspaceId) -> dict[str, Any]:
         """Import Copilot credentials. Servers of this version do not implement it."""
-        return await self._ask(_Any, "config_import_copilot", id=workspace)
+        return await self._call(_Any, "config_import_copilot", id=workspace)
 
     async def needs_init(self, workspace: WorkspaceId) -> NeedsInit:
         """Return whether the client should offer to initialize the project."""
-        return await self._ask(NeedsInit, "needs_init", id=workspace)
+        return await self._call(NeedsInit, "needs_init", id=workspace)
 
     async def init_project(self, workspace: WorkspaceId) -> None:
         """Record that the initialization was offered."""
@@ -372,7 +372,7 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def init_prompt(self, workspace: WorkspaceId) -> InitPrompt:
         """Return the prompt that initializes a project."""
-        return await self._ask(InitPrompt, "init_prompt", id=workspace)
+        return await self._call(InitPrompt, "init_prompt", id=workspace)
 
     # Shell commands, jobs, files and trust
 
@@ -385,36 +385,36 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def list_jobs(self, workspace: WorkspaceId, session: SessionId | None = None) -> tuple[JobInfo, ...]:
         """List background jobs."""
-        return await self._ask(tuple[JobInfo, ...], "list_jobs", query=[("session_id", session)], id=workspace)
+        return await self._call(tuple[JobInfo, ...], "list_jobs", query=[("session_id", session)], id=workspace)
 
     async def job_output(self, workspace: WorkspaceId, job: str) -> JobOutput:
         """Return the output of a background job."""
-        return await self._ask(JobOutput, "job_output", id=workspace, job_id=job)
+        return await self._call(JobOutput, "job_output", id=workspace, job_id=job)
 
     async def kill_job(self, workspace: WorkspaceId, job: str) -> JobOutput:
         """Kill a background job."""
-        return await self._ask(JobOutput, "kill_job", id=workspace, job_id=job)
+        return await self._call(JobOutput, "kill_job", id=workspace, job_id=job)
 
     async def undo_changes(self, workspace: WorkspaceId, ask: UndoAsk) -> UndoReport:
         """Revert file changes of a session."""
-        return await self._ask(UndoReport, "undo_changes", body=ask, id=workspace)
+        return await self._call(UndoReport, "undo_changes", body=ask, id=workspace)
 
     async def list_files(self, workspace: WorkspaceId) -> FileNames:
         """List the files of the workspace."""
-        return await self._ask(FileNames, "list_files", id=workspace)
+        return await self._call(FileNames, "list_files", id=workspace)
 
     async def read_file(self, workspace: WorkspaceId, path: str) -> Attachment:
         """Return a file as an attachment."""
-        return await self._ask(Attachment, "read_file", query=[("path", path)], id=workspace)
+        return await self._call(Attachment, "read_file", query=[("path", path)], id=workspace)
 
     async def get_sandbox(self, workspace: WorkspaceId) -> SandboxState:
         """Return the state of the sandbox."""
-        return await self._ask(SandboxState, "get_sandbox", id=workspace)
+        return await self._call(SandboxState, "get_sandbox", id=workspace)
 
     async def get_trust(self, workspace: WorkspaceId) -> TrustBody:
         """Return the trust in the project's files."""
-        return await self._ask(TrustBody, "get_trust", id=workspace)
+        return await self._call(TrustBody, "get_trust", id=workspace)
 
     async def set_trust(self, workspace: WorkspaceId, *, trusted: bool, digest: str = "") -> TrustBody:
         """Set the trust in the project's files. `digest` identifies the contents that were shown to the user."""
-        return await self._ask(TrustBody, "set_trust", body=TrustBody(trusted, digest=digest), id=workspace)
+        return await self._call(TrustBody, "set_trust", body=TrustBody(trusted, digest=digest), id=workspace)

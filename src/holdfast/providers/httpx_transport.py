@@ -14,11 +14,11 @@ from holdfast.http11.connection import ConnectError, Connection, ConnectionPool,
 from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
 from holdfast.providers.http_client import CURRENT_WATCHDOG
 
-__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "mend"]
+__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "replace_surrogates"]
 
 CONNECT_SECONDS = 30.0
 _READ_SECONDS = 300.0
-_MOST_PAGE = 4_000
+_MAX_PAGE = 4_000
 _tls: list[ssl.SSLContext] = []
 
 
@@ -38,7 +38,7 @@ def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
     """Create a client with our own connections, or with those of httpx2, which support proxies."""
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
     # SDKs reject responses with lone surrogates. They can be replaced only in uncompressed text.
-    hooks: dict[str, list[Any]] = {"response": [mend]}
+    hooks: dict[str, list[Any]] = {"response": [replace_surrogates]}
     headers = {"accept-encoding": "identity"}
     if is_direct:
         return httpx2.AsyncClient(
@@ -47,26 +47,26 @@ def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(verify=certificates(), timeout=timeout, headers=headers, event_hooks=hooks)
 
 
-async def mend(response: httpx2.Response) -> None:
+async def replace_surrogates(response: httpx2.Response) -> None:
     """Response hook: replace lone surrogates in a JSON or SSE body before it is read."""
     kind = response.headers.get("content-type", "")
     is_plain = response.headers.get("content-encoding", "identity") == "identity"
     if is_plain and ("json" in kind or "event-stream" in kind) and "amazon" not in kind:
-        response.stream = _MendedBody(response.stream)
+        response.stream = _SanitizedBody(response.stream)
 
 
-class _MendedBody(httpx2.AsyncByteStream):
+class _SanitizedBody(httpx2.AsyncByteStream):
     """A body with lone surrogates replaced."""
 
     def __init__(self, body: Any) -> None:  # noqa: ANN401
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        halves = Halves()
+        decoder = Halves()
         async for data in self._body:
-            if whole := halves.feed(data):
+            if whole := decoder.feed(data):
                 yield whole
-        if rest := halves.end():
+        if rest := decoder.end():
             yield rest
 
     async def aclose(self) -> None:
@@ -76,18 +76,18 @@ class _MendedBody(httpx2.AsyncByteStream):
 class _Body(httpx2.AsyncByteStream):
     """Response body read from a connection. The beginning of a body that is no stream is recorded in `page`."""
 
-    def __init__(self, connection: Connection, page: RequestWatchdog | None, own: RequestWatchdog | None) -> None:
+    def __init__(self, connection: Connection, page: RequestWatchdog | None, default: RequestWatchdog | None) -> None:
         self._connection = connection
         self._page = page
-        self._own = own
+        self._default = default
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             while body := await self._connection.read():
                 if self._page is not None and self._page.page is not None:
-                    status, seen = self._page.page
-                    self._page.page = status, (seen + body)[:_MOST_PAGE]
+                    status, beginning = self._page.page
+                    self._page.page = status, (beginning + body)[:_MAX_PAGE]
                 yield body
         except ConnectionBroken as error:
             raise httpx2.ReadError(str(error)) from error
@@ -96,8 +96,8 @@ class _Body(httpx2.AsyncByteStream):
         if not self._is_closed:
             self._is_closed = True
             self._connection.release()
-            if self._own is not None:
-                self._own.finish()
+            if self._default is not None:
+                self._default.finish()
 
 
 class Transport(httpx2.AsyncBaseTransport):
@@ -109,11 +109,11 @@ class Transport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response, whose body is read later."""
         timeouts: dict[str, Any] = request.extensions.get("timeout", {})
-        given = request.extensions.get("watch") or CURRENT_WATCHDOG.get()
-        watch = given or _own_watch(timeouts)
+        passed = request.extensions.get("watch") or CURRENT_WATCHDOG.get()
+        watchdog = passed or _default_watchdog(timeouts)
         seconds = timeouts.get("connect") or CONNECT_SECONDS
         try:
-            connection, head = await self._watched(request, watch, seconds, is_own=given is None)
+            connection, head = await self._exchange_supervised(request, watchdog, seconds, is_default=passed is None)
         except ConnectError as error:
             raise httpx2.ConnectError(str(error)) from error
         except TimeoutError as error:
@@ -122,50 +122,50 @@ class Transport(httpx2.AsyncBaseTransport):
             raise httpx2.RemoteProtocolError(str(error)) from error
         is_page = _is_page(head)
         if is_page:
-            watch.page = head.status, b""
-        stream = _Body(connection, watch if is_page else None, watch if given is None else None)
+            watchdog.page = head.status, b""
+        stream = _Body(connection, watchdog if is_page else None, watchdog if passed is None else None)
         extensions = {"http_version": b"HTTP/1.1", "connection": connection}
         return httpx2.Response(head.status, headers=list(head.fields), stream=stream, extensions=extensions)
 
-    async def _watched(
-        self, request: httpx2.Request, watch: RequestWatchdog, seconds: float, *, is_own: bool
+    async def _exchange_supervised(
+        self, request: httpx2.Request, watchdog: RequestWatchdog, seconds: float, *, is_default: bool
     ) -> tuple[Connection, Head]:
         try:
-            return await self._exchange(request, await request.aread(), watch, seconds)
+            return await self._exchange(request, await request.aread(), watchdog, seconds)
         except BaseException:
-            if is_own:
-                watch.abort()
+            if is_default:
+                watchdog.abort()
             raise
 
     async def _exchange(
-        self, request: httpx2.Request, body: bytes, watch: RequestWatchdog, seconds: float
+        self, request: httpx2.Request, body: bytes, watchdog: RequestWatchdog, seconds: float
     ) -> tuple[Connection, Head]:
         url = request.url
         is_secure = url.scheme == "https"
         origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
         message = _serialize_head(request), body
-        if (kept := self.connections.pop_idle(origin)) is not None:
+        if (idle := self.connections.pop_idle(origin)) is not None:
             try:
-                return kept, await _ask(kept, message, watch)
+                return idle, await _send(idle, message, watchdog)
             except ConnectionBroken:
                 # The server may close an idle connection at the moment of sending. Without a response byte the
                 # request was not processed and is repeated on a new connection.
-                if kept.has_received or watch.is_over:
+                if idle.has_received or watchdog.is_over:
                     raise
         fresh = await self.connections.connect(origin, certificates() if is_secure else None, seconds)
-        return fresh, await _ask(fresh, message, watch)
+        return fresh, await _send(fresh, message, watchdog)
 
     async def aclose(self) -> None:
         """Close all connections."""
         self.connections.close()
 
 
-def _own_watch(timeouts: dict[str, Any]) -> RequestWatchdog:
+def _default_watchdog(timeouts: dict[str, Any]) -> RequestWatchdog:
     """Create a watch for a request without one."""
     seconds = timeouts.get("read") or _READ_SECONDS
-    watch = RequestWatchdog(seconds, seconds)
-    watch.start()
-    return watch
+    watchdog = RequestWatchdog(seconds, seconds)
+    watchdog.start()
+    return watchdog
 
 
 def _is_page(head: Head) -> bool:
@@ -174,9 +174,9 @@ def _is_page(head: Head) -> bool:
     return "text/html" in kind or (head.status == 200 and "application/json" in kind)
 
 
-async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: RequestWatchdog) -> Head:
+async def _send(connection: Connection, message: tuple[bytes, bytes], watchdog: RequestWatchdog) -> Head:
     try:
-        connection.send(message, watch)
+        connection.send(message, watchdog)
         return await connection.head()
     except BaseException:
         connection.abort()

@@ -1,7 +1,7 @@
-"""Model discovery: queries the server for its models. Local servers always, others if they are configured.
+"""Model discovery: queries servers for their models. Local servers always, others if they are configured.
 
 Results are cached for some minutes, and concurrent queries share one request. A server that is silent, slow or sends
-invalid data counts as one without models; a query takes at most `LIMIT` seconds.
+invalid data counts as one without models; a query takes at most `QUERY_TIMEOUT` seconds.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from holdfast.providers.model_access import is_loopback
 from holdfast.tasks import TaskOwner
 
 __all__ = [
-    "LIMIT",
     "LOCAL_SERVERS",
+    "QUERY_TIMEOUT",
     "DiscoveredModel",
     "DiscoveryResult",
     "DiscoveryTarget",
     "Kind",
     "ModelDiscovery",
-    "of_lm_studio",
-    "of_ollama",
-    "of_openai",
+    "merge_details",
     "ollama_address",
-    "with_context",
+    "parse_lm_studio_models",
+    "parse_ollama_models",
+    "parse_openai_models",
 ]
 
 
-# Convert the model lists of servers, each in its own format, to `DiscoveredModel`. Pure.
+# Parsers of model lists: every kind of server has its own format.
 
 _CONTEXT = (
     "loaded_context_length",
@@ -51,7 +51,7 @@ _CONTEXT = (
 """Keys for the context size; the size in effect precedes the possible maximum."""
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
-_NOT_FOR_TALK = re.compile(
+_NO_CHAT_MODEL = re.compile(
     r"(^|[-_/])(embed|embedding|embeddings|rerank|reranker|whisper|tts|moderation)([-_:.]|$)", re.I
 )
 
@@ -70,24 +70,28 @@ class DiscoveredModel(msgspec.Struct, frozen=True):
     """True if the model is in memory and can respond at once."""
 
 
-def of_openai(answer: Mapping[str, Any]) -> tuple[list[DiscoveredModel], str]:
+def parse_openai_models(answer: Mapping[str, Any]) -> tuple[list[DiscoveredModel], str]:
     """Parse `/models`. Returns the models and the `owned_by` of the first one, which identifies the server software."""
     found: list[DiscoveredModel] = []
-    maker = ""
+    owner = ""
     for item in _objects(answer.get("data")):
         id = _text(item, "id")
-        if not id or _NOT_FOR_TALK.search(id) or item.get("type") in ("embedding", "embeddings", "image", "audio"):
+        if not id or _NO_CHAT_MODEL.search(id) or item.get("type") in ("embedding", "embeddings", "image", "audio"):
             continue
         meta = item.get("meta")
-        window = _context(item) or (_context(meta) if isinstance(meta, dict) else 0)
-        maker = maker or _text(item, "owned_by")
+        window = _context_size(item) or (_context_size(meta) if isinstance(meta, dict) else 0)
+        owner = owner or _text(item, "owned_by")
         found.append(
-            DiscoveredModel(id, _name(item, id), window, _number(item, "max_completion_tokens"), images=_sees(item))
+            DiscoveredModel(
+                id, _name(item, id), window, _number(item, "max_completion_tokens"), images=_accepts_images(item)
+            )
         )
-    return _unique(found), maker
+    return _unique(found), owner
 
 
-def of_ollama(tags: Mapping[str, Any], shown: Mapping[str, Any], running: Mapping[str, Any]) -> list[DiscoveredModel]:
+def parse_ollama_models(
+    tags: Mapping[str, Any], details: Mapping[str, Any], running: Mapping[str, Any]
+) -> list[DiscoveredModel]:
     """Parse `/api/tags`, the `/api/show` responses by model, and `/api/ps`. Models without completion are left out.
 
     The context size is the one in effect: the one set in the model's file, else the one it was loaded with, else the
@@ -97,13 +101,15 @@ def of_ollama(tags: Mapping[str, Any], shown: Mapping[str, Any], running: Mappin
     found: list[DiscoveredModel] = []
     for item in _objects(tags.get("models")):
         id = _text(item, "model") or _text(item, "name")
-        detail = shown.get(id)
+        detail = details.get(id)
         detail = detail if isinstance(detail, dict) else {}
         can = detail.get("capabilities")
         abilities = {word for word in can if isinstance(word, str)} if isinstance(can, list) else None
-        if not id or _NOT_FOR_TALK.search(id) or (abilities is not None and "completion" not in abilities):
+        if not id or _NO_CHAT_MODEL.search(id) or (abilities is not None and "completion" not in abilities):
             continue
-        window = _set_context(detail) or _number(loaded.get(id, {}), "context_length") or _made_for(detail)
+        window = (
+            _configured_context(detail) or _number(loaded.get(id, {}), "context_length") or _trained_context(detail)
+        )
         found.append(
             DiscoveredModel(
                 id,
@@ -117,7 +123,7 @@ def of_ollama(tags: Mapping[str, Any], shown: Mapping[str, Any], running: Mappin
     return _unique(found)
 
 
-def of_lm_studio(answer: Mapping[str, Any]) -> list[DiscoveredModel]:
+def parse_lm_studio_models(answer: Mapping[str, Any]) -> list[DiscoveredModel]:
     """Parse `/api/v0/models`."""
     found: list[DiscoveredModel] = []
     for item in _objects(answer.get("data")):
@@ -128,11 +134,11 @@ def of_lm_studio(answer: Mapping[str, Any]) -> list[DiscoveredModel]:
         can = item.get("capabilities")
         tools = "tool_use" in can if isinstance(can, list) else None
         is_loaded = item.get("state") == "loaded"
-        found.append(DiscoveredModel(id, "", _context(item), 0, None, kind == "vlm", tools, is_loaded))
+        found.append(DiscoveredModel(id, "", _context_size(item), 0, None, kind == "vlm", tools, is_loaded))
     return _unique(found)
 
 
-def with_context(models: Iterable[DiscoveredModel], more: Iterable[DiscoveredModel]) -> list[DiscoveredModel]:
+def merge_details(models: Iterable[DiscoveredModel], more: Iterable[DiscoveredModel]) -> list[DiscoveredModel]:
     """Add the details of the second list to the first. Models without details are removed: they cannot
     complete text.
     """
@@ -148,24 +154,26 @@ def with_context(models: Iterable[DiscoveredModel], more: Iterable[DiscoveredMod
     return result
 
 
-def _made_for(detail: Mapping[str, Any]) -> int:
+def _trained_context(detail: Mapping[str, Any]) -> int:
     info = detail.get("model_info")
     if not isinstance(info, dict):
         return 0
-    sizes = [_whole(value) for key, value in info.items() if isinstance(key, str) and key.endswith(".context_length")]
+    sizes = [
+        _positive_int(value) for key, value in info.items() if isinstance(key, str) and key.endswith(".context_length")
+    ]
     return max(sizes, default=0)
 
 
-def _set_context(detail: Mapping[str, Any]) -> int:
+def _configured_context(detail: Mapping[str, Any]) -> int:
     found = _NUM_CTX.search(_text(detail, "parameters"))
     return int(found[1]) if found else 0
 
 
-def _context(item: Mapping[str, Any]) -> int:
+def _context_size(item: Mapping[str, Any]) -> int:
     return next((size for name in _CONTEXT if (size := _number(item, name))), 0)
 
 
-def _sees(item: Mapping[str, Any]) -> bool | None:
+def _accepts_images(item: Mapping[str, Any]) -> bool | None:
     architecture = item.get("architecture")
     kinds = architecture.get("input_modalities") if isinstance(architecture, dict) else None
     return "image" in kinds if isinstance(kinds, list) else None
@@ -186,10 +194,10 @@ def _text(item: Mapping[str, Any], name: str) -> str:
 
 
 def _number(item: Mapping[str, Any], name: str) -> int:
-    return _whole(item.get(name))
+    return _positive_int(item.get(name))
 
 
-def _whole(value: object) -> int:
+def _positive_int(value: object) -> int:
     is_size = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1_000_000_000
     return value if is_size and isinstance(value, int) else 0
 
@@ -198,15 +206,15 @@ def _unique(found: list[DiscoveredModel]) -> list[DiscoveredModel]:
     return list({model.id: model for model in found}.values())
 
 
-# Model discovery: queries the server for its models. Local servers always, others if they are configured.
+# Queries
 
-LIMIT = 3.0
-_CONNECT = 0.5
-_LARGEST = 8 * 1024 * 1024
-_MOST_SHOWN = 64
+QUERY_TIMEOUT = 3.0
+_CONNECT_TIMEOUT = 0.5
+_MAX_RESPONSE_SIZE = 8 * 1024 * 1024
+_MAX_DETAILS = 64
 """Maximum number of models whose details are requested from Ollama."""
-_KEPT = 300.0
-_KEPT_NOTHING = 20.0
+_CACHE_SECONDS = 300.0
+_EMPTY_CACHE_SECONDS = 20.0
 
 Kind: TypeAlias = Literal["openai", "ollama", "lmstudio"]
 
@@ -219,7 +227,7 @@ class DiscoveryTarget(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        return f"Place({self.kind!r}, …)"
+        return f"DiscoveryTarget({self.kind!r}, …)"
 
 
 class DiscoveryResult(msgspec.Struct, frozen=True):
@@ -266,73 +274,73 @@ class ModelDiscovery:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tasks = TaskOwner()
-        self._known: dict[DiscoveryTarget, tuple[float, DiscoveryResult]] = {}
-        self._asking: dict[DiscoveryTarget, asyncio.Task[DiscoveryResult]] = {}
+        self._cache: dict[DiscoveryTarget, tuple[float, DiscoveryResult]] = {}
+        self._queries: dict[DiscoveryTarget, asyncio.Task[DiscoveryResult]] = {}
         self.version = 0
         """Incremented whenever a result differs from the previous one."""
 
-    def known(self, place: DiscoveryTarget) -> DiscoveryResult | None:
+    def cached(self, target: DiscoveryTarget) -> DiscoveryResult | None:
         """Return the cached result without a query, or None."""
-        held = self._known.get(place)
-        return held[1] if held is not None and self._clock() < held[0] else None
+        entry = self._cache.get(target)
+        return entry[1] if entry is not None and self._clock() < entry[0] else None
 
-    async def ask(self, place: DiscoveryTarget) -> DiscoveryResult:
+    async def query(self, target: DiscoveryTarget) -> DiscoveryResult:
         """Return the models of a server, from the cache or by a query. Never raises."""
-        known = self.known(place)
+        cached = self.cached(target)
         # Shielded, because other callers may share the query.
-        return known if known is not None else await asyncio.shield(self._ask(place))
+        return cached if cached is not None else await asyncio.shield(self._start_query(target))
 
-    def ask_in_background(self, place: DiscoveryTarget) -> None:
+    def query_in_background(self, target: DiscoveryTarget) -> None:
         """Start a query unless a result is cached, to fill the cache."""
-        if self.known(place) is None:
-            self._ask(place)
+        if self.cached(target) is None:
+            self._start_query(target)
 
-    def forget(self) -> None:
-        """Clear the cache."""
-        self._known.clear()
+    def clear_cache(self) -> None:
+        """Forget all results, so that the next query reaches the server."""
+        self._cache.clear()
 
     async def close(self) -> None:
         """Cancel running queries and wait for their end."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
-    def _ask(self, place: DiscoveryTarget) -> asyncio.Task[DiscoveryResult]:
-        task = self._asking.get(place)
+    def _start_query(self, target: DiscoveryTarget) -> asyncio.Task[DiscoveryResult]:
+        task = self._queries.get(target)
         if task is None or task.done():
-            task = self._tasks.start(self._look(place), name="ask for models")
-            self._asking[place] = task
+            task = self._tasks.start(self._query_server(target), name="query models")
+            self._queries[target] = task
         return task
 
-    async def _look(self, place: DiscoveryTarget) -> DiscoveryResult:
-        finding = DiscoveryResult()
+    async def _query_server(self, target: DiscoveryTarget) -> DiscoveryResult:
+        result = DiscoveryResult()
         try:
-            finding = await _look(place)
+            result = await _query_server(target)
         finally:
-            self._asking.pop(place, None)
-        before = self._known.get(place)
-        lasts = _KEPT if finding.models else _KEPT_NOTHING
-        self._known[place] = (self._clock() + lasts, finding)
-        if before is None or before[1] != finding:
+            self._queries.pop(target, None)
+        before = self._cache.get(target)
+        lifetime = _CACHE_SECONDS if result.models else _EMPTY_CACHE_SECONDS
+        self._cache[target] = (self._clock() + lifetime, result)
+        if before is None or before[1] != result:
             self.version += 1
-        return finding
+        return result
 
 
-async def _look(place: DiscoveryTarget) -> DiscoveryResult:
+async def _query_server(target: DiscoveryTarget) -> DiscoveryResult:
     found: list[DiscoveredModel] = []
     try:
-        async with asyncio.timeout(LIMIT):
-            if error := await _connect_error(place.base_url):
+        async with asyncio.timeout(QUERY_TIMEOUT):
+            if error := await _connect_error(target.base_url):
                 return DiscoveryResult(error=error)
-            await _LOOKS[place.kind](place, found)
+            await _QUERIES[target.kind](target, found)
     except TimeoutError:
-        return DiscoveryResult(tuple(found), has_answered=bool(found), error=f"no answer within {LIMIT:g} s")
-    except (_Nonsense, ValueError) as error:
+        return DiscoveryResult(tuple(found), has_answered=bool(found), error=f"no answer within {QUERY_TIMEOUT:g} s")
+    except (_UnexpectedResponse, ValueError) as error:
         return DiscoveryResult(error=str(error))
     return DiscoveryResult(tuple(found), has_answered=True)
 
 
-class _Nonsense(Exception):
-    """It is no server of the kind we look for."""
+class _UnexpectedResponse(Exception):
+    """The response is not that of a server of the expected kind."""
 
 
 async def _connect_error(url: str) -> str:
@@ -343,7 +351,7 @@ async def _connect_error(url: str) -> str:
         return ""
     parts = urlsplit(url)
     try:
-        async with asyncio.timeout(_CONNECT):
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
     except TimeoutError:
         return "no connection was made in time"
@@ -357,91 +365,91 @@ async def _connect_error(url: str) -> str:
     return ""
 
 
-async def _fetch(place: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
-    """Request a JSON object. Raises `_Nonsense`."""
+async def _fetch(target: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+    """Request a JSON object. Raises `_UnexpectedResponse`."""
     import httpx2  # noqa: PLC0415 - http_client has loaded it in a thread
 
     client = await http_client(url)
-    headers = {"accept": "application/json", **dict(place.headers)}
+    headers = {"accept": "application/json", **dict(target.headers)}
     method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
     try:
         async with client.stream(method, url, headers=headers, content=content) as answer:
             if answer.status_code != 200:
-                raise _Nonsense(f"HTTP {answer.status_code}")
+                raise _UnexpectedResponse(f"HTTP {answer.status_code}")
             data = bytearray()
             async for piece in answer.aiter_bytes():
                 data += piece
-                if len(data) > _LARGEST:
-                    raise _Nonsense
+                if len(data) > _MAX_RESPONSE_SIZE:
+                    raise _UnexpectedResponse
         decoded = msgspec.json.decode(data)
     except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.DecodeError, UnicodeError, OSError) as error:
-        raise _Nonsense(str(error) or type(error).__name__) from error
+        raise _UnexpectedResponse(str(error) or type(error).__name__) from error
     if not isinstance(decoded, dict):
-        raise _Nonsense
+        raise _UnexpectedResponse
     return decoded
 
 
-async def _look_openai(place: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
+async def _query_openai(target: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
     """Query `/models`, then the server's own API for models without a context size."""
-    answer = await _fetch(place, f"{place.base_url.rstrip('/')}/models")
-    models, maker = of_openai(answer)
+    answer = await _fetch(target, f"{target.base_url.rstrip('/')}/models")
+    models, owner = parse_openai_models(answer)
     found += models
     if all(model.context_window for model in models):
         return
-    with contextlib.suppress(_Nonsense):
+    with contextlib.suppress(_UnexpectedResponse):
         more: list[DiscoveredModel] = []
-        if maker in ("library", "ollama"):
-            await _look_ollama(place, more)
-        elif maker == "organization_owner":
-            await _look_lm_studio(place, more)
+        if owner in ("library", "ollama"):
+            await _query_ollama(target, more)
+        elif owner == "organization_owner":
+            await _query_lm_studio(target, more)
         # llama.cpp serves one model; its context size is a property of the server.
-        elif maker == "llamacpp":
-            window = _window_of(await _fetch(place, f"{_root(place)}/props"))
+        elif owner == "llamacpp":
+            window = _server_context(await _fetch(target, f"{_root(target)}/props"))
             more = [DiscoveredModel(id=model.id, context_window=window) for model in models]
-        found[:] = with_context(models, more)
+        found[:] = merge_details(models, more)
 
 
-async def _look_ollama(place: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
-    root = _root(place)
-    tags = await _fetch(place, f"{root}/api/tags")
-    found += of_ollama(tags, {}, {})
+async def _query_ollama(target: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
+    root = _root(target)
+    tags = await _fetch(target, f"{root}/api/tags")
+    found += parse_ollama_models(tags, {}, {})
     running: dict[str, Any] = {}
-    with contextlib.suppress(_Nonsense):
-        running = await _fetch(place, f"{root}/api/ps")
-    shown: dict[str, Any] = {}
+    with contextlib.suppress(_UnexpectedResponse):
+        running = await _fetch(target, f"{root}/api/ps")
+    details: dict[str, Any] = {}
 
     async def show(name: str) -> None:
-        with contextlib.suppress(_Nonsense):
-            shown[name] = await _fetch(place, f"{root}/api/show", {"model": name})
+        with contextlib.suppress(_UnexpectedResponse):
+            details[name] = await _fetch(target, f"{root}/api/show", {"model": name})
 
     try:
         # Four at a time, because Ollama reads the model's file for each request.
-        names = [model.id for model in found][:_MOST_SHOWN]
+        names = [model.id for model in found][:_MAX_DETAILS]
         for start in range(0, len(names), 4):
             async with asyncio.TaskGroup() as group:
                 for name in names[start : start + 4]:
                     group.create_task(show(name))
     finally:
-        found[:] = of_ollama(tags, shown, running)
+        found[:] = parse_ollama_models(tags, details, running)
 
 
-async def _look_lm_studio(place: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
+async def _query_lm_studio(target: DiscoveryTarget, found: list[DiscoveredModel]) -> None:
     try:
-        answer = await _fetch(place, f"{_root(place)}/api/v0/models")
-    except _Nonsense:
-        found += of_openai(await _fetch(place, f"{place.base_url.rstrip('/')}/models"))[0]
+        answer = await _fetch(target, f"{_root(target)}/api/v0/models")
+    except _UnexpectedResponse:
+        found += parse_openai_models(await _fetch(target, f"{target.base_url.rstrip('/')}/models"))[0]
     else:
-        found += of_lm_studio(answer)
+        found += parse_lm_studio_models(answer)
 
 
-def _root(place: DiscoveryTarget) -> str:
-    return place.base_url.rstrip("/").removesuffix("/v1")
+def _root(target: DiscoveryTarget) -> str:
+    return target.base_url.rstrip("/").removesuffix("/v1")
 
 
-def _window_of(properties: dict[str, Any]) -> int:
+def _server_context(properties: dict[str, Any]) -> int:
     settings = properties.get("default_generation_settings")
     window = settings.get("n_ctx") if isinstance(settings, dict) else 0
     return window if isinstance(window, int) else 0
 
 
-_LOOKS = {"openai": _look_openai, "ollama": _look_ollama, "lmstudio": _look_lm_studio}
+_QUERIES = {"openai": _query_openai, "ollama": _query_ollama, "lmstudio": _query_lm_studio}

@@ -9,23 +9,20 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.providers.http_client import in_thread
 from holdfast.providers.model_access import BETWEEN, FIRST_BYTE, ModelAccess
-from holdfast.providers.provider_config import Endpoint, ModelSpec, Provider, fitting
+from holdfast.providers.provider_config import Endpoint, ModelSpec, Provider, adapt_selection
 
-__all__ = ["ModelConfig", "Speaker", "blueprint", "build", "reasoning_body"]
-
-
-# Dialects of the OpenAI chat wire for reasoning parameters. Pure.
+__all__ = ["ModelAdapter", "ModelConfig", "build", "configure_model", "reasoning_body"]
 
 
-def reasoning_body(way: str, info: ModelInfo, selection: Selection) -> dict[str, Any]:
+def reasoning_body(dialect: str, info: ModelInfo, selection: Selection) -> dict[str, Any]:
     """Return additions to the request body. A value of None removes a key that is sent by default."""
     asked = selection.reasoning_effort
-    if not way or not info.can_reason or not (asked or selection.think):
+    if not dialect or not info.can_reason or not (asked or selection.think):
         return {}
     effort = asked or info.default_reasoning_effort
     is_on = effort != "none"
     body: dict[str, Any] = {}
-    match way:
+    match dialect:
         case "openrouter" | "ant-ling":
             return {"reasoning": {"effort": effort} if effort else {"enabled": True}, "reasoning_effort": None}
         case "together":
@@ -44,12 +41,10 @@ def reasoning_body(way: str, info: ModelInfo, selection: Selection) -> dict[str,
     return body
 
 
-# Factory for model adapters. The adapter module is imported when the first model of its kind is built.
-
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 
 
-class Speaker(Protocol):
+class ModelAdapter(Protocol):
     """A model as the engine uses it."""
 
     @property
@@ -63,7 +58,7 @@ class Speaker(Protocol):
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """Complete configuration of a model instance. Equal blueprints build equal models. The repr omits the key."""
+    """Complete configuration of a model instance. Equal configurations build equal models. The repr omits the key."""
 
     type: str
     info: ModelInfo
@@ -71,20 +66,20 @@ class ModelConfig(msgspec.Struct, frozen=True):
     selection: Selection
 
     def __repr__(self) -> str:
-        return f"Blueprint({self.info.provider}/{self.info.model})"
+        return f"ModelConfig({self.info.provider}/{self.info.model})"
 
-    def mark(self) -> bytes:
-        """Cache key: equal blueprints have equal marks."""
+    def cache_key(self) -> bytes:
+        """Return a cache key; equal configurations have equal keys."""
         return msgspec.json.encode(self, order="sorted")
 
 
-def blueprint(offer: Provider, reach: Endpoint, model: ModelSpec, selection: Selection) -> ModelConfig:
-    """Combine an offer, its credentials, a model and a selection into a blueprint.
+def configure_model(provider: Provider, endpoint: Endpoint, model: ModelSpec, selection: Selection) -> ModelConfig:
+    """Combine a provider, its endpoint, a model and a selection into a configuration.
 
     Precedence of options, lowest first: reasoning dialect of the server, provider, model. Sampling parameters of the
     selection take precedence over those of the model.
     """
-    info, selection = fitting(selection, model)
+    info, selection = adapt_selection(selection, model)
     options = dict(model.options)
     given = {name: options.pop(name, None) for name in _SAMPLING}
     inner = options.pop("provider_options", {})
@@ -93,28 +88,28 @@ def blueprint(offer: Provider, reach: Endpoint, model: ModelSpec, selection: Sel
         name: value for name, value in given.items() if value is not None and getattr(selection, name) is None
     }
     dialect = reasoning_body(model.thinking, info, selection) if model.type == "openai-compat" else {}
-    named = {name: value for name, value in offer.settings.provider_options.items() if name not in reach.extras}
+    named = {name: value for name, value in provider.settings.provider_options.items() if name not in endpoint.extras}
     access = ModelAccess(
         # A model of the catalogue may have its own address; the provider's expanded address applies otherwise.
-        base_url=model.base_url if model.base_url != offer.base_url else reach.base_url,
-        api_key=reach.api_key,
-        headers=reach.headers,
-        body=reach.body,
+        base_url=model.base_url if model.base_url != provider.base_url else endpoint.base_url,
+        api_key=endpoint.api_key,
+        headers=endpoint.headers,
+        body=endpoint.body,
         options=dialect | named | options,
-        system_prefix=offer.settings.system_prompt_prefix,
-        first_byte=float(offer.settings.timeout or FIRST_BYTE),
-        between=float(offer.settings.timeout or BETWEEN),
-        extras=reach.extras,
+        system_prefix=provider.settings.system_prompt_prefix,
+        first_byte=float(provider.settings.timeout or FIRST_BYTE),
+        between=float(provider.settings.timeout or BETWEEN),
+        extras=endpoint.extras,
     )
     selection = msgspec.structs.replace(selection, provider=info.provider, model=info.model, **sampling)
     return ModelConfig(model.type, info, access, selection)
 
 
-async def build(plan: ModelConfig) -> Speaker:
-    """Build the adapter for a blueprint. Its module is imported in a thread; its SDK is loaded with the
+async def build(plan: ModelConfig) -> ModelAdapter:
+    """Build the adapter for a configuration. Its module is imported in a thread; its SDK is loaded with the
     first request.
     """
-    made: Speaker
+    made: ModelAdapter
     if plan.type == "openai-compat":
         compatible = await in_thread("holdfast.providers.openai_compatible")
         made = compatible.CompatibleModel(plan.info, plan.access, plan.selection)

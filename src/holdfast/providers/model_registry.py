@@ -30,17 +30,17 @@ from holdfast.providers.provider_config import (
     Provider,
     Unavailable,
     describe,
+    effective_providers,
     key_variables,
     models_of,
-    offers_of,
-    reach,
+    resolve_endpoint,
 )
-from holdfast.providers.provider_errors import redacted
+from holdfast.providers.provider_errors import redact
 
 __all__ = ["ModelChoice", "ModelRegistry", "ModelView", "ProviderView", "model_view", "provider_view"]
 
 
-# Providers and models as published to clients: facts and usability, without secrets. Pure.
+# Views: providers and models as published to clients, with their usability and without secrets.
 
 
 class ModelView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,27 +100,27 @@ def model_view(info: ModelInfo) -> ModelView:
     )
 
 
-def provider_view(offer: Provider, found: Endpoint | Unavailable, models: Iterable[ModelSpec]) -> ProviderView:
+def provider_view(provider: Provider, found: Endpoint | Unavailable, models: Iterable[ModelSpec]) -> ProviderView:
     """Convert a provider to its view."""
-    variables = offer.catalog.api_key if offer.catalog else ()
+    variables = provider.catalog.api_key if provider.catalog else ()
     return ProviderView(
-        offer.id,
-        offer.name,
-        offer.type,
+        provider.id,
+        provider.name,
+        provider.type,
         tuple(model_view(model.info) for model in models),
         f"${variables[0]}" if variables else "",
         # Only the address of the catalogue: an address in the settings may contain a key.
-        offer.catalog.base_url if offer.catalog else "",
-        offer.default_large,
-        offer.default_small,
-        offer.origin,
+        provider.catalog.base_url if provider.catalog else "",
+        provider.default_large,
+        provider.default_small,
+        provider.origin,
         found.sentence if isinstance(found, Unavailable) else "",
     )
 
 
-# Provider registry for one state of the settings: usable providers, and the model that a selection denotes.
+# Registry
 
-_SET_UP = (
+_SETUP_ADVICE = (
     "Store a key with `holdfast login PROVIDER`, or start a local model server; `holdfast models` lists what is "
     "usable. --model demo/tour selects the built-in scripted model."
 )
@@ -130,8 +130,8 @@ _KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
 class ModelChoice(msgspec.Struct, frozen=True):
     """One model of a reachable provider."""
 
-    offer: Provider
-    reach: Endpoint
+    provider: Provider
+    endpoint: Endpoint
     model: ModelSpec
     selection: Selection
 
@@ -149,11 +149,11 @@ class ModelRegistry:
         self._sources = sources
         self._discovery = discovery
         self._tour = tour
-        self._reached: dict[str, Endpoint | Unavailable] = {}
+        self._endpoints: dict[str, Endpoint | Unavailable] = {}
         self._views: dict[str, ProviderView] = {}
 
     @cached_property
-    def offers(self) -> dict[str, Provider]:
+    def providers(self) -> dict[str, Provider]:
         """Providers by id, in the order in which they are tried."""
         local = [
             Provider(
@@ -161,7 +161,7 @@ class ModelRegistry:
             )
             for id, name, _, url in LOCAL_SERVERS
         ]
-        return {offer.id: offer for offer in offers_of(self._catalog, self._settings, local)}
+        return {provider.id: provider for provider in effective_providers(self._catalog, self._settings, local)}
 
     # Selection
 
@@ -176,26 +176,26 @@ class ModelRegistry:
                 title="Unknown Model",
                 trouble="refused",
             )
-        provider, model = self._split(selection)
-        if provider == self._tour.provider:
+        name, model = self._split(selection)
+        if name == self._tour.provider:
             if model in ("", self._tour.model):
                 return None
             raise _unknown_model("the scripted provider", self._tour.provider, model, [self._tour.model])
-        if provider:
-            offer = self._offer(provider)
-            found = self._usable(offer, await self._reach(offer))
-            model = model or await self._first_model(offer, found)
+        if name:
+            provider = self._provider(name)
+            found = self._require_endpoint(provider, await self._endpoint(provider))
+            model = model or await self._first_model(provider, found)
             if not model:
-                raise await self._nothing_there(offer, found)
-            return ModelChoice(offer, found, await self._model(offer, found, model), selection)
-        return await self._by_model(model, selection) if model else await self._best(selection)
+                raise await self._no_model_error(provider, found)
+            return ModelChoice(provider, found, await self._model(provider, found, model), selection)
+        return await self._select_by_model(model, selection) if model else await self._select_automatically(selection)
 
     async def pick_small(self, large: ModelChoice | None, selection: Selection) -> ModelChoice | None:
         """Return the small model for a large one: the provider's default, else the same model."""
         if large is None:
             return None
-        name = large.offer.default_small
-        model = describe(large.offer, name) if name else None
+        name = large.provider.default_small
+        model = describe(large.provider, name) if name else None
         return msgspec.structs.replace(large, model=model or large.model, selection=selection)
 
     def _split(self, selection: Selection) -> tuple[str, str]:
@@ -208,163 +208,171 @@ class ModelRegistry:
         if head == self._tour.provider:
             return head, rest
         # Many model names contain the maker's name and a slash; such a prefix is not a provider.
-        offer = self.find(head)
-        is_provider = offer is not None and (offer.catalog is None or describe(offer, rest) is not None)
+        provider = self.find(head)
+        is_provider = provider is not None and (provider.catalog is None or describe(provider, rest) is not None)
         return (head, rest) if is_provider else ("", selection.model)
 
     def find(self, name: str) -> Provider | None:
         """Look up a provider by id or alias."""
         known = self._catalog.provider(name)
-        return self.offers.get(name) or self.offers.get(known.id if known else name.lower())
+        return self.providers.get(name) or self.providers.get(known.id if known else name.lower())
 
-    def _offer(self, name: str) -> Provider:
-        offer = self.find(name)
-        if offer is not None:
-            return offer
-        names = [*self.offers, self._tour.provider]
+    def _provider(self, name: str) -> Provider:
+        provider = self.find(name)
+        if provider is not None:
+            return provider
+        names = [*self.providers, self._tour.provider]
         raise ProviderError(
-            f"There is no provider {name}.{_meant(close_matches(name, names))} `holdfast models --all` lists them; "
+            f"There is no provider {name}.{_suggest(close_matches(name, names))} `holdfast models --all` lists them; "
             f"for one of your own set providers.{name}.base_url.",
             title="Unknown Provider",
             trouble="refused",
         )
 
-    async def _by_model(self, id: str, selection: Selection) -> ModelChoice | None:
+    async def _select_by_model(self, id: str, selection: Selection) -> ModelChoice | None:
         if id == self._tour.model:
             return None
-        holders = [offer for offer in self.offers.values() if describe(offer, id) is not None]
-        for offer in holders:
-            found = await self._reach(offer)
+        holders = [provider for provider in self.providers.values() if describe(provider, id) is not None]
+        for provider in holders:
+            found = await self._endpoint(provider)
             if isinstance(found, Endpoint):
-                return ModelChoice(offer, found, await self._model(offer, found, id), selection)
+                return ModelChoice(provider, found, await self._model(provider, found, id), selection)
         if holders:
-            self._usable(holders[0], await self._reach(holders[0]))
-        for offer in self._own():
-            found = await self._reach(offer)
-            if isinstance(found, Endpoint) and (await self._ask(offer, found)).model(id):
-                return ModelChoice(offer, found, await self._model(offer, found, id), selection)
-        names = [f"{offer.id}/{model.info.model}" for offer in self.offers.values() for model in models_of(offer)]
+            self._require_endpoint(holders[0], await self._endpoint(holders[0]))
+        for provider in self._discovered_providers():
+            found = await self._endpoint(provider)
+            if isinstance(found, Endpoint) and (await self._query(provider, found)).model(id):
+                return ModelChoice(provider, found, await self._model(provider, found, id), selection)
+        names = [
+            f"{provider.id}/{model.info.model}" for provider in self.providers.values() for model in models_of(provider)
+        ]
         raise ProviderError(
-            f"There is no model {id}.{_meant(close_matches(id, names))} `holdfast models TERM` finds them.",
+            f"There is no model {id}.{_suggest(close_matches(id, names))} `holdfast models TERM` finds them.",
             title="Unknown Model",
             trouble="refused",
         )
 
-    async def _best(self, selection: Selection) -> ModelChoice | None:
+    async def _select_automatically(self, selection: Selection) -> ModelChoice | None:
         """Select automatically: providers named in the settings, those with a key, local servers, then the scripted
         model.
         """
-        offers = [offer for offer in self.offers.values() if offer.origin != "local" or offer.is_named]
-        await asyncio.to_thread(self._try, offers)
+        providers = [
+            provider for provider in self.providers.values() if provider.origin != "local" or provider.is_named
+        ]
+        await asyncio.to_thread(self._resolve_until_usable, providers)
         silent: list[tuple[Provider, Endpoint]] = []
-        for offer in offers:
-            found = await self._reach(offer)
-            if _counts(found, offer):
-                model = await self._first_model(offer, found)
+        for provider in providers:
+            found = await self._endpoint(provider)
+            if _qualifies(found, provider):
+                model = await self._first_model(provider, found)
                 if model:
-                    return ModelChoice(offer, found, await self._model(offer, found, model), selection)
-                if offer.is_named or offer.origin == "settings":
-                    silent.append((offer, found))
-        pick = await self._best_local(selection)
+                    return ModelChoice(provider, found, await self._model(provider, found, model), selection)
+                if provider.is_named or provider.origin == "settings":
+                    silent.append((provider, found))
+        pick = await self._select_local(selection)
         if pick is None and silent:
             # A server that the settings name is never replaced by the scripted model: its failure is reported.
-            raise await self._nothing_there(*silent[0])
+            raise await self._no_model_error(*silent[0])
         return pick
 
     async def fallback_reason(self) -> str:
         """Return why no model is usable, with the deficiency of the first provider of the settings that has one."""
         named = [
-            offer
-            for offer in self.offers.values()
-            if (offer.origin == "settings" or offer.is_named) and not offer.settings.disable
+            provider
+            for provider in self.providers.values()
+            if (provider.origin == "settings" or provider.is_named) and not provider.settings.disable
         ]
-        lacks = [found for offer in named if isinstance(found := await self._reach(offer), Unavailable)]
+        lacks = [found for provider in named if isinstance(found := await self._endpoint(provider), Unavailable)]
         cause = f"No usable model: {lacks[0].sentence}" if lacks else "No usable model."
-        return f"{cause} {_SET_UP}"
+        return f"{cause} {_SETUP_ADVICE}"
 
-    async def _best_local(self, selection: Selection) -> ModelChoice | None:
+    async def _select_local(self, selection: Selection) -> ModelChoice | None:
         local = [
-            (offer, found)
-            for offer in self._own()
-            if offer.origin == "local" and is_loopback(offer.base_url)
-            if isinstance(found := await self._reach(offer), Endpoint)
+            (provider, found)
+            for provider in self._discovered_providers()
+            if provider.origin == "local" and is_loopback(provider.base_url)
+            if isinstance(found := await self._endpoint(provider), Endpoint)
         ]
-        findings = await asyncio.gather(*(self._ask(offer, found) for offer, found in local))
-        for (offer, found), finding in zip(local, findings, strict=True):
-            if model := _best_of(finding.models):
-                described = describe(offer, model.id, model)
+        results = await asyncio.gather(*(self._query(provider, found) for provider, found in local))
+        for (provider, found), result in zip(local, results, strict=True):
+            if model := _preferred_model(result.models):
+                described = describe(provider, model.id, model)
                 assert described is not None
-                return ModelChoice(offer, found, described, selection)
+                return ModelChoice(provider, found, described, selection)
         return None
 
-    async def _first_model(self, offer: Provider, found: Endpoint) -> str:
-        if offer.default_large:
-            return offer.default_large
-        if offer.settings.models:
-            return offer.settings.models[0].id
-        best = _best_of((await self._ask(offer, found)).models) if _can_ask(offer) else None
+    async def _first_model(self, provider: Provider, found: Endpoint) -> str:
+        if provider.default_large:
+            return provider.default_large
+        if provider.settings.models:
+            return provider.settings.models[0].id
+        best = _preferred_model((await self._query(provider, found)).models) if _lists_models(provider) else None
         return best.id if best else ""
 
-    async def _nothing_there(self, offer: Provider, found: Endpoint) -> ProviderError:
-        advice = f"name one as {offer.id}/MODEL"
-        if _can_ask(offer) and not (finding := await self._ask(offer, found)).has_answered:
-            where = redacted(found.base_url, (found.api_key,))
-            message = f"{offer.name} does not answer at {where}: {finding.error or 'no list of models came'}."
+    async def _no_model_error(self, provider: Provider, found: Endpoint) -> ProviderError:
+        advice = f"name one as {provider.id}/MODEL"
+        if _lists_models(provider) and not (result := await self._query(provider, found)).has_answered:
+            where = redact(found.base_url, (found.api_key,))
+            message = f"{provider.name} does not answer at {where}: {result.error or 'no list of models came'}."
             message += f" Start it, or {advice}."
             return ProviderError(message, title="Provider Not Ready", trouble="connection")
-        message = f"{offer.name} is chosen, but none of its models: {advice}."
+        message = f"{provider.name} is chosen, but none of its models: {advice}."
         return ProviderError(message, title="Unknown Model", trouble="refused")
 
-    async def _model(self, offer: Provider, found: Endpoint, id: str) -> ModelSpec:
+    async def _model(self, provider: Provider, found: Endpoint, id: str) -> ModelSpec:
         """Describe a model. Raises `ProviderError` if the provider's known models do not include it."""
-        place = _place(offer, found)
-        remembered = self._discovery.known(place)
-        described = describe(offer, id, remembered.model(id) if remembered else None)
+        target = _target(provider, found)
+        remembered = self._discovery.cached(target)
+        described = describe(provider, id, remembered.model(id) if remembered else None)
         if described is not None:
-            if not described.info.context_window and _can_ask(offer):
-                self._discovery.ask_in_background(place)
+            if not described.info.context_window and _lists_models(provider):
+                self._discovery.query_in_background(target)
             return described
-        finding = await self._ask(offer, found) if _can_ask(offer) else DiscoveryResult()
+        result = await self._query(provider, found) if _lists_models(provider) else DiscoveryResult()
         # Ollama appends ":latest" to names without a tag.
-        listed = finding.model(id) or finding.model(f"{id}:latest")
-        names = [model.info.model for model in models_of(offer, finding.models)]
+        listed = result.model(id) or result.model(f"{id}:latest")
+        names = [model.info.model for model in models_of(provider, result.models)]
         if listed is None and names:
-            raise _unknown_model(offer.name, offer.id, id, names)
+            raise _unknown_model(provider.name, provider.id, id, names)
         # The provider publishes no model list; let it validate the name.
-        named = describe(offer, listed.id if listed else id, listed or DiscoveredModel(id))
+        named = describe(provider, listed.id if listed else id, listed or DiscoveredModel(id))
         assert named is not None
         return named
 
     def key_variables(self) -> set[str]:
         """Return the environment variables that may contain a key."""
-        return {name for offer in self.offers.values() for name in key_variables(offer)}
+        return {name for provider in self.providers.values() for name in key_variables(provider)}
 
     # Discovery
 
-    def _own(self) -> list[Provider]:
+    def _discovered_providers(self) -> list[Provider]:
         """Providers whose models are known only by a query."""
-        return [offer for offer in self.offers.values() if offer.origin in ("settings", "local") and _can_ask(offer)]
+        return [
+            provider
+            for provider in self.providers.values()
+            if provider.origin in ("settings", "local") and _lists_models(provider)
+        ]
 
-    async def _ask(self, offer: Provider, found: Endpoint) -> DiscoveryResult:
-        return await self._discovery.ask(_place(offer, found))
+    async def _query(self, provider: Provider, found: Endpoint) -> DiscoveryResult:
+        return await self._discovery.query(_target(provider, found))
 
-    async def _reach(self, offer: Provider) -> Endpoint | Unavailable:
-        known = self._reached.get(offer.id)
+    async def _endpoint(self, provider: Provider) -> Endpoint | Unavailable:
+        known = self._endpoints.get(provider.id)
         if known is None:
-            known = self._reached[offer.id] = await asyncio.to_thread(reach, offer, self._sources)
+            known = self._endpoints[provider.id] = await asyncio.to_thread(resolve_endpoint, provider, self._sources)
         return known
 
-    def _try(self, offers: Iterable[Provider]) -> None:
+    def _resolve_until_usable(self, providers: Iterable[Provider]) -> None:
         """Resolve providers one after the other until one is usable. One thread for all is faster than
         one thread each.
         """
-        for offer in offers:
-            if offer.id not in self._reached:
-                self._reached[offer.id] = reach(offer, self._sources)
-            if _counts(self._reached[offer.id], offer):
+        for provider in providers:
+            if provider.id not in self._endpoints:
+                self._endpoints[provider.id] = resolve_endpoint(provider, self._sources)
+            if _qualifies(self._endpoints[provider.id], provider):
                 return
 
-    def _usable(self, offer: Provider, found: Endpoint | Unavailable) -> Endpoint:
+    def _require_endpoint(self, provider: Provider, found: Endpoint | Unavailable) -> Endpoint:
         if isinstance(found, Endpoint):
             return found
         raise ProviderError(
@@ -379,86 +387,93 @@ class ModelRegistry:
         With `refresh`, usable providers of the catalogue are queried too, if their API lists models: the result then
         includes models that are newer than the catalogue.
         """
-        providers = await self._tried()
+        providers = await self._resolve_all()
         if refresh:
             await asyncio.gather(*(self._refresh_view(provider) for provider in providers))
-        return await self._views_of(providers, asks=True)
+        return await self._views_of(providers, waits=True)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
         """Return the usable providers with their cached models. Does not wait for servers."""
-        offers = [offer for offer in await self._tried() if isinstance(self._reached[offer.id], Endpoint)]
-        return tuple(view for view in await self._views_of(offers, asks=False) if view.is_usable)
+        providers = [
+            provider for provider in await self._resolve_all() if isinstance(self._endpoints[provider.id], Endpoint)
+        ]
+        return tuple(view for view in await self._views_of(providers, waits=False) if view.is_usable)
 
-    async def _tried(self) -> list[Provider]:
-        offers = list(self.offers.values())
-        unknown = [offer for offer in offers if offer.id not in self._reached]
+    async def _resolve_all(self) -> list[Provider]:
+        providers = list(self.providers.values())
+        unknown = [provider for provider in providers if provider.id not in self._endpoints]
         if unknown:
-            self._reached |= await asyncio.to_thread(lambda: {item.id: reach(item, self._sources) for item in unknown})
-        return offers
+            self._endpoints |= await asyncio.to_thread(
+                lambda: {item.id: resolve_endpoint(item, self._sources) for item in unknown}
+            )
+        return providers
 
-    async def _views_of(self, offers: Iterable[Provider], *, asks: bool) -> tuple[ProviderView, ...]:
-        views = await asyncio.gather(*(self._view(offer, self._reached[offer.id], asks=asks) for offer in offers))
+    async def _views_of(self, providers: Iterable[Provider], *, waits: bool) -> tuple[ProviderView, ...]:
+        views = await asyncio.gather(
+            *(self._view(provider, self._endpoints[provider.id], waits=waits) for provider in providers)
+        )
         tour = ProviderView(
             self._tour.provider, "Scripted", "scripted", (model_view(self._tour),), origin="scripted",
             default_large_model_id=self._tour.model, default_small_model_id=self._tour.model,
         )  # fmt: skip
         return (*views, tour)
 
-    async def _refresh_view(self, offer: Provider) -> None:
-        found = self._reached[offer.id]
-        if offer.origin == "catalog" and isinstance(found, Endpoint) and _can_ask(offer):
-            listed = (await self._ask(offer, found)).models
-            self._views[offer.id] = provider_view(offer, found, models_of(offer, listed))
+    async def _refresh_view(self, provider: Provider) -> None:
+        found = self._endpoints[provider.id]
+        if provider.origin == "catalog" and isinstance(found, Endpoint) and _lists_models(provider):
+            listed = (await self._query(provider, found)).models
+            self._views[provider.id] = provider_view(provider, found, models_of(provider, listed))
 
-    async def _view(self, offer: Provider, found: Endpoint | Unavailable, *, asks: bool) -> ProviderView:
-        if offer.origin == "catalog":
-            if offer.id not in self._views:
-                self._views[offer.id] = provider_view(offer, found, models_of(offer))
-            return self._views[offer.id]
-        finding: DiscoveryResult | None = None
-        if isinstance(found, Endpoint) and _can_ask(offer):
-            is_ours = offer.is_named or is_loopback(found.base_url)
-            place = _place(offer, found)
-            finding = self._discovery.known(place)
-            if finding is None and is_ours and asks:
-                finding = await self._discovery.ask(place)
-            elif finding is None and is_ours:
-                self._discovery.ask_in_background(place)
-        models = models_of(offer, finding.models if finding else ())
-        if offer.origin == "local" and not models and isinstance(found, Endpoint):
-            found = Unavailable(f"{offer.name} does not answer at {offer.base_url}.")
-        return provider_view(offer, found, models)
+    async def _view(self, provider: Provider, found: Endpoint | Unavailable, *, waits: bool) -> ProviderView:
+        if provider.origin == "catalog":
+            if provider.id not in self._views:
+                self._views[provider.id] = provider_view(provider, found, models_of(provider))
+            return self._views[provider.id]
+        result: DiscoveryResult | None = None
+        if isinstance(found, Endpoint) and _lists_models(provider):
+            is_ours = provider.is_named or is_loopback(found.base_url)
+            target = _target(provider, found)
+            result = self._discovery.cached(target)
+            if result is None and is_ours and waits:
+                result = await self._discovery.query(target)
+            elif result is None and is_ours:
+                self._discovery.query_in_background(target)
+        models = models_of(provider, result.models if result else ())
+        if provider.origin == "local" and not models and isinstance(found, Endpoint):
+            found = Unavailable(f"{provider.name} does not answer at {provider.base_url}.")
+        return provider_view(provider, found, models)
 
 
-def _counts(found: Endpoint | Unavailable, offer: Provider) -> TypeGuard[Endpoint]:
+def _qualifies(found: Endpoint | Unavailable, provider: Provider) -> TypeGuard[Endpoint]:
     """Return whether the provider may be selected automatically. Ambient credentials, such as AWS, do not qualify."""
-    return isinstance(found, Endpoint) and (offer.is_named or not found.is_ambient)
+    return isinstance(found, Endpoint) and (provider.is_named or not found.is_ambient)
 
 
-def _can_ask(offer: Provider) -> bool:
-    return offer.type == "openai-compat" and offer.settings.discover_models
+def _lists_models(provider: Provider) -> bool:
+    return provider.type == "openai-compat" and provider.settings.discover_models
 
 
-def _place(offer: Provider, found: Endpoint) -> DiscoveryTarget:
+def _target(provider: Provider, found: Endpoint) -> DiscoveryTarget:
     headers = {"authorization": f"Bearer {found.api_key}"} if found.api_key else {}
     headers |= {name.lower(): value for name, value in found.headers.items()}
-    return DiscoveryTarget(found.base_url, _KINDS.get(offer.id, "openai"), tuple(sorted(headers.items())))
+    return DiscoveryTarget(found.base_url, _KINDS.get(provider.id, "openai"), tuple(sorted(headers.items())))
 
 
-def _best_of(models: Iterable[DiscoveredModel]) -> DiscoveredModel | None:
+def _preferred_model(models: Iterable[DiscoveredModel]) -> DiscoveredModel | None:
     """Prefer models that can use tools, then those in memory; otherwise keep the server's order."""
     ranked = sorted(models, key=lambda model: (model.tools is False, not model.is_loaded))
     return ranked[0] if ranked else None
 
 
-def _meant(names: list[str]) -> str:
+def _suggest(names: list[str]) -> str:
     return f" Did you mean {' or '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}?" if names else ""
 
 
-def _unknown_model(who: str, provider: str, id: str, names: Iterable[str]) -> ProviderError:
+def _unknown_model(name: str, provider: str, id: str, names: Iterable[str]) -> ProviderError:
     return ProviderError(
-        f"There is no model {id} at {who}.{_meant(close_matches(id, names))} `holdfast models {provider}` lists them; "
-        f"one that is newer can be described under providers.{provider}.models.",
+        f"There is no model {id} at {name}.{_suggest(close_matches(id, names))} "
+        f"`holdfast models {provider}` lists them; one that is newer can be described under "
+        f"providers.{provider}.models.",
         title="Unknown Model",
         trouble="refused",
     )

@@ -14,7 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, whole_json
+from holdfast.domain.surrogates import Halves, replace_json_surrogates
 from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.http11.sse import SseReader
@@ -23,13 +23,13 @@ from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnd
 from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.provider_errors import (
-    Place,
+    ErrorContext,
     connection_error,
-    cut_error,
     error_in_stream,
-    refusal,
+    incomplete_error,
     refused_error,
     stall_error,
+    status_error,
 )
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["CompatibleModel", "session_headers"]
 
 _CONNECT_SECONDS = 30.0
-_MOST_ERROR = 1_000_000
-_MOST_OPENING = 2_000
-_LIKE = "It looks like http://localhost:11434/v1."
+_MAX_ERROR_BODY = 1_000_000
+_MAX_OPENING = 2_000
+_BASE_URL_EXAMPLE = "It looks like http://localhost:11434/v1."
 
 _Read = Callable[[], Coroutine[Any, Any, bytes]]
 
@@ -55,7 +55,7 @@ class CompatibleModel:
         self._access = access
         self._selection = selection
         self._client = client
-        self._place = Place(info.provider, info.model, access.base_url, access.secrets)
+        self._context = ErrorContext(info.provider, info.model, access.base_url, access.secrets)
 
     @property
     def info(self) -> ModelInfo:
@@ -64,25 +64,25 @@ class CompatibleModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         """Send a request and yield the parts of the response. Raises `ProviderError`."""
-        url = _address(self._access.base_url, self._place)
+        url = _address(self._access.base_url, self._context)
         body = chat_body(request, self._info, self._access, self._selection)
         client = self._client or await http_client(url)
-        watch = RequestWatchdog(self._access.first_byte, self._access.between)
-        exchange = _Exchange(self._place, watch)
+        watchdog = RequestWatchdog(self._access.first_byte, self._access.between)
+        exchange = _Exchange(self._context, watchdog)
         try:
-            watch.start()
+            watchdog.start()
             read = await exchange.open(client, url, self._headers(request.session_id), body)
             events, halves, answer = SseReader(), Halves(), ChatResponse()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
                 received = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
-                for part in exchange.understood(answer, [event.data for event in received]):
+                for part in exchange.parse_events(answer, [event.data for event in received]):
                     yield part
                 if not data:
                     break
             if not answer.is_finished:
-                raise exchange.unfinished()
-            exchange.done()
+                raise exchange.unfinished_error()
+            exchange.finish()
             for part in answer.end():
                 yield part
         finally:
@@ -103,16 +103,16 @@ class CompatibleModel:
 
 def session_headers(session: SessionId) -> dict[str, str]:
     """Headers that let a provider route the requests of a session to the same machine, where the prefix is cached."""
-    mark = hashlib.blake2b(session.encode(), digest_size=8).hexdigest()
-    return {"x-session-id": mark, "x-session-affinity": mark}
+    digest = hashlib.blake2b(session.encode(), digest_size=8).hexdigest()
+    return {"x-session-id": digest, "x-session-affinity": digest}
 
 
 class _Exchange:
     """One request and its response. Every exit path closes the connection or returns it for reuse."""
 
-    def __init__(self, place: Place, watch: RequestWatchdog) -> None:
-        self._place = place
-        self._watch = watch
+    def __init__(self, context: ErrorContext, watchdog: RequestWatchdog) -> None:
+        self._context = context
+        self._watchdog = watchdog
         self._response: httpx2.Response | None = None
         self._connection: Connection | None = None
         self._opening = b""
@@ -123,26 +123,28 @@ class _Exchange:
         httpx2 = await in_thread("httpx2")
         try:
             request = client.build_request(
-                "POST", url, headers=headers, content=body, extensions={"watch": self._watch}
+                "POST", url, headers=headers, content=body, extensions={"watch": self._watchdog}
             )
-            async with asyncio.timeout(self._watch.timeout + _CONNECT_SECONDS):
+            async with asyncio.timeout(self._watchdog.timeout + _CONNECT_SECONDS):
                 response = self._response = await client.send(request, stream=True)
         except TimeoutError:
-            raise self._stalled() from None
+            raise self._stall_error() from None
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise refused_error(self._place, f"its base_url is no address: {error}", _LIKE) from None
+            raise refused_error(self._context, f"its base_url is no address: {error}", _BASE_URL_EXAMPLE) from None
         except httpx2.TransportError as error:
-            raise self._broken(error) from None
+            raise self._connection_error(error) from None
         self._connection = response.extensions.get("connection")
         kind = response.headers.get("content-type", "")
         if self._connection is None or response.headers.get("content-encoding", "identity") != "identity":
-            read = _Slow(response.aiter_bytes(), self._watch, httpx2.TransportError).read
+            read = _HttpxReader(response.aiter_bytes(), self._watchdog, httpx2.TransportError).read
         else:
             read = self._connection.read
         if response.status_code != 200 or "text/html" in kind:
-            raise refusal(self._place, response.status_code, response.headers, await self._rest(read), now=time.time())
+            raise status_error(
+                self._context, response.status_code, response.headers, await self._read_body(read), now=time.time()
+            )
         if "application/json" in kind:
-            return self._whole(await self._rest(read))
+            return self._single_event_reader(await self._read_body(read))
         return read
 
     async def next(self, read: _Read, answer: ChatResponse) -> bytes:
@@ -153,49 +155,51 @@ class _Exchange:
             data = await read()
         except (ConnectionBroken, TimeoutError) as error:
             if answer.is_finished:
-                self._watch.abort()
+                self._watchdog.abort()
                 return b""
-            raise self._stalled() if self._watch.has_stalled else cut_error(self._place, str(error)) from None
+            raise (
+                self._stall_error() if self._watchdog.has_stalled else incomplete_error(self._context, str(error))
+            ) from None
         if not self._has_events:
-            self._opening = (self._opening + data)[:_MOST_OPENING]
+            self._opening = (self._opening + data)[:_MAX_OPENING]
         return data
 
-    def understood(self, answer: ChatResponse, events: list[bytes]) -> list[StreamPart]:
+    def parse_events(self, answer: ChatResponse, events: list[bytes]) -> list[StreamPart]:
         """Convert events to stream parts. Raises `ProviderError`."""
         if events:
             self._has_events = True
         try:
             return answer.feed(events)
         except ErrorInStream as error:
-            raise error_in_stream(self._place, error.error) from None
+            raise error_in_stream(self._context, error.error) from None
         except NotUnderstood as error:
-            raise cut_error(self._place, f"it said something that is no part of an answer: {error}") from None
+            raise incomplete_error(self._context, f"it sent data that is not part of a response: {error}") from None
 
-    def unfinished(self) -> ProviderError:
+    def unfinished_error(self) -> ProviderError:
         """Return the error for a response that ended without being complete."""
         opening = self._opening.lstrip()
         if opening.startswith(b"<"):
-            return refusal(self._place, 200, {}, opening, now=time.time())
+            return status_error(self._context, 200, {}, opening, now=time.time())
         if opening.startswith((b"{", b"[")):
             text = opening[:200].decode("utf-8", "replace")
-            return refused_error(self._place, f"this is no answer of a model: {text}", "Check base_url.")
-        return cut_error(self._place)
+            return refused_error(self._context, f"this is no answer of a model: {text}", "Check base_url.")
+        return incomplete_error(self._context)
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Return the connection for reuse after a complete response."""
-        if self._connection is not None and not self._watch.is_over:
+        if self._connection is not None and not self._watchdog.is_over:
             self._connection.release()
-            self._watch.finish()
+            self._watchdog.finish()
 
     async def close(self) -> None:
         """Abort the exchange unless it has finished."""
-        self._watch.abort()
+        self._watchdog.abort()
         if self._response is not None and self._connection is None:
             await self._response.aclose()
 
-    def _whole(self, body: bytes) -> _Read:
+    def _single_event_reader(self, body: bytes) -> _Read:
         """Return a reader for servers that ignore `stream` and send one JSON document: it is wrapped as one event."""
-        self._opening = body[:_MOST_OPENING]
+        self._opening = body[:_MAX_OPENING]
         pieces = [b"", b"data: " + b" ".join(body.splitlines()) + b"\n\n"]
 
         async def read() -> bytes:
@@ -203,56 +207,56 @@ class _Exchange:
 
         return read
 
-    async def _rest(self, read: _Read) -> bytes:
-        """Read the body up to `_MOST_ERROR` bytes. A broken connection ends it early."""
+    async def _read_body(self, read: _Read) -> bytes:
+        """Read the body up to `_MAX_ERROR_BODY` bytes. A broken connection ends it early."""
         pieces, size = [], 0
         try:
-            while size < _MOST_ERROR and (data := await read()):
+            while size < _MAX_ERROR_BODY and (data := await read()):
                 pieces.append(data)
                 size += len(data)
         except (ConnectionBroken, TimeoutError):
-            if self._watch.has_stalled and not pieces:
-                raise self._stalled() from None
-        return whole_json(b"".join(pieces))
+            if self._watchdog.has_stalled and not pieces:
+                raise self._stall_error() from None
+        return replace_json_surrogates(b"".join(pieces))
 
-    def _stalled(self) -> ProviderError:
-        return stall_error(self._place, self._watch.timeout, has_begun=self._watch.has_begun)
+    def _stall_error(self) -> ProviderError:
+        return stall_error(self._context, self._watchdog.timeout, has_begun=self._watchdog.has_begun)
 
-    def _broken(self, error: Exception) -> ProviderError:
-        if self._watch.has_stalled:
-            return self._stalled()
+    def _connection_error(self, error: Exception) -> ProviderError:
+        if self._watchdog.has_stalled:
+            return self._stall_error()
         is_refused = any(isinstance(item, ConnectionRefused) for item in (error, error.__cause__))
-        return connection_error(self._place, str(error) or type(error).__name__, is_refused=is_refused)
+        return connection_error(self._context, str(error) or type(error).__name__, is_refused=is_refused)
 
 
-class _Slow:
+class _HttpxReader:
     """Reads through httpx2: for compressed responses and for proxied connections."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], watch: RequestWatchdog, broken: type[Exception]) -> None:
+    def __init__(self, pieces: AsyncIterator[bytes], watchdog: RequestWatchdog, broken: type[Exception]) -> None:
         self._pieces = pieces
-        self._watch = watch
-        self._broken = broken
+        self._watchdog = watchdog
+        self._connection_error = broken
 
     async def read(self) -> bytes:
         try:
-            async with asyncio.timeout(self._watch.timeout):
+            async with asyncio.timeout(self._watchdog.timeout):
                 data = await anext(self._pieces, b"")
         except TimeoutError:
-            self._watch.has_stalled = True
+            self._watchdog.has_stalled = True
             raise
-        except self._broken as error:
+        except self._connection_error as error:
             raise ConnectionBroken(str(error)) from error
-        self._watch.touch()
+        self._watchdog.touch()
         return data
 
 
-def _address(base_url: str, place: Place) -> str:
+def _address(base_url: str, context: ErrorContext) -> str:
     try:
         parts = urlsplit(base_url.strip())
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise refused_error(place, f"its base_url is no address: {base_url!r}", _LIKE)
+        raise refused_error(context, f"its base_url is no address: {base_url!r}", _BASE_URL_EXAMPLE)
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path += "/chat/completions"

@@ -1,4 +1,8 @@
-"""Convert provider failures (status, headers, body) to `ProviderError`, with a cause and advice."""
+"""Conversion of provider failures to `ProviderError`, with a cause and advice.
+
+A failure is a response (status, headers, body), an error inside a stream, a broken or silent connection, or an
+exception of a vendor's SDK. The engine decides about retries from the `trouble` of the error.
+"""
 
 import calendar
 import math
@@ -14,23 +18,23 @@ from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers.model_access import is_loopback
 
 __all__ = [
-    "Place",
+    "ErrorContext",
     "connection_error",
+    "convert_exception",
     "credentials_error",
-    "cut_error",
     "error_in_stream",
-    "fault_of",
-    "redacted",
-    "refusal",
+    "incomplete_error",
+    "redact",
     "refused_error",
     "stall_error",
+    "status_error",
 ]
 
 
-_MOST_SAID = 300
-_MOST_READ = 20_000
+_MAX_DETAIL = 300
+_MAX_BODY = 20_000
 """Maximum size of an error body to examine. Some providers echo the whole request."""
-_MOST_WAIT = 86_400.0
+_MAX_RETRY_AFTER = 86_400.0
 
 # Compiled on failure, not at server start.
 _OVERFLOW = (
@@ -87,7 +91,7 @@ _TITLES: dict[Trouble, str] = {
 }
 
 
-class Place(msgspec.Struct, frozen=True):
+class ErrorContext(msgspec.Struct, frozen=True):
     """Provider, model and address for error messages, and the secrets to redact from them."""
 
     provider: str
@@ -96,99 +100,107 @@ class Place(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Place({self.provider!r})"
+        return f"ErrorContext({self.provider!r})"
 
 
-def refusal(place: Place, status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
+def status_error(
+    context: ErrorContext, status: int, headers: Mapping[str, str], body: bytes, *, now: float
+) -> ProviderError:
     """Return the error for an unsuccessful status or a response without a stream. `now` is the time in Unix seconds."""
     is_page = bool(re.match(_PAGE, body, re.IGNORECASE)) or "text/html" in headers.get("content-type", "")
     if is_page and not _is_busy(status, headers):
-        return _page(place, status, body)
-    said, codes = _page_title(body) if is_page else "", set[str]()
+        return _page(context, status, body)
+    detail, codes = _page_title(body) if is_page else "", set[str]()
     if not is_page:
-        said, codes = _said(body)
-    trouble = _trouble(status, headers, said, codes)
-    if status == 503 and _find(_LOADING, said):
+        detail, codes = _parse_error_body(body)
+    trouble = _classify(status, headers, detail, codes)
+    if status == 503 and _search(_LOADING, detail):
         trouble = "loading"
     if status in range(300, 400):
-        said = f"it redirects to {headers.get('location', 'another address')}"
+        detail = f"it redirects to {headers.get('location', 'another address')}"
     wait = _retry_after(headers, now) if trouble == "busy" else None
-    return _error(place, trouble, said or _phrase(status), f"HTTP {status}", status=status, retry_after=wait)
+    return _error(context, trouble, detail or _phrase(status), f"HTTP {status}", status=status, retry_after=wait)
 
 
-def error_in_stream(place: Place, error: Any, *, now: float = 0.0) -> ProviderError:  # noqa: ANN401
+def error_in_stream(context: ErrorContext, error: Any, *, now: float = 0.0) -> ProviderError:  # noqa: ANN401
     """Return the error for a failure reported inside a response stream."""
-    said, codes = _said(msgspec.json.encode({"error": error}, enc_hook=str))
+    detail, codes = _parse_error_body(msgspec.json.encode({"error": error}, enc_hook=str))
     numbers = [int(code) for code in codes if code.isdigit() and 400 <= int(code) < 600]
     status = numbers[0] if numbers else 0
-    trouble = _trouble(status, {}, f"{said} {' '.join(codes)}", codes)
-    wait = _wait_in_text(said) if trouble == "busy" else None
-    return _error(place, trouble, said or "an error without a word", "", status=status, retry_after=wait)
+    trouble = _classify(status, {}, f"{detail} {' '.join(codes)}", codes)
+    wait = _retry_after_in_text(detail) if trouble == "busy" else None
+    return _error(context, trouble, detail or "an error without a word", "", status=status, retry_after=wait)
 
 
-def connection_error(place: Place, reason: str, *, is_refused: bool = False) -> ProviderError:
+def connection_error(context: ErrorContext, reason: str, *, is_refused: bool = False) -> ProviderError:
     """Return the error of a connection that could not be made, or that broke before anything was received.
 
     A refused connection on loopback is certain: no server runs there, and retries would only delay the message.
     """
-    is_certain = is_refused and is_loopback(place.base_url)
-    return _error(place, "not_running" if is_certain else "connection", reason or "the connection broke", "")
+    is_certain = is_refused and is_loopback(context.base_url)
+    return _error(context, "not_running" if is_certain else "connection", reason or "the connection broke", "")
 
 
-def credentials_error(place: Place, said: str) -> ProviderError:
+def credentials_error(context: ErrorContext, detail: str) -> ProviderError:
     """Return the error for missing or invalid credentials."""
-    return _error(place, "credentials", said, "")
+    return _error(context, "credentials", detail, "")
 
 
-def refused_error(place: Place, said: str, advice: str = "") -> ProviderError:
+def refused_error(context: ErrorContext, detail: str, advice: str = "") -> ProviderError:
     """Return the error for a failure that every retry would repeat."""
-    error = _error(place, "refused", said, "")
+    error = _error(context, "refused", detail, "")
     return ProviderError(f"{error} {advice}".strip(), title=error.title, trouble="refused")
 
 
-def cut_error(place: Place, reason: str = "") -> ProviderError:
+def incomplete_error(context: ErrorContext, reason: str = "") -> ProviderError:
     """Return the error for a response that ended before it was complete."""
-    said = "the answer ended before it was complete" + (f" ({reason})" if reason else "")
-    return _error(place, "cut", said, "")
+    detail = "the answer ended before it was complete" + (f" ({reason})" if reason else "")
+    return _error(context, "cut", detail, "")
 
 
-def stall_error(place: Place, seconds: float, *, has_begun: bool) -> ProviderError:
+def stall_error(context: ErrorContext, seconds: float, *, has_begun: bool) -> ProviderError:
     """Return the error for a provider that was silent for too long."""
-    said = f"nothing {'more ' if has_begun else ''}came for {seconds:g} second{'' if seconds == 1 else 's'}"
-    return _error(place, "stalled", said, "")
+    detail = f"nothing {'more ' if has_begun else ''}came for {seconds:g} second{'' if seconds == 1 else 's'}"
+    return _error(context, "stalled", detail, "")
 
 
-def redacted(text: str, secrets: Iterable[str]) -> str:
+def redact(text: str, secrets: Iterable[str]) -> str:
     """Remove secrets and anything that looks like a credential."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "[hidden]")
-    text = _replaced(_BEARER, r"\1 [hidden]", _replaced(_TOKENLIKE, "[hidden]", text))
-    return _replaced(_IN_URL, r"\1[hidden]", _replaced(_USER, r"\1", text))
+    text = _replace(_BEARER, r"\1 [hidden]", _replace(_TOKENLIKE, "[hidden]", text))
+    return _replace(_IN_URL, r"\1[hidden]", _replace(_USER, r"\1", text))
 
 
-def _find(pattern: str, text: str) -> re.Match[str] | None:
+def _search(pattern: str, text: str) -> re.Match[str] | None:
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL)
 
 
-def _replaced(pattern: str, by: str, text: str) -> str:
+def _replace(pattern: str, by: str, text: str) -> str:
     return re.sub(pattern, by, text, flags=re.IGNORECASE)
 
 
 def _error(
-    place: Place, trouble: Trouble, said: str, note: str, *, status: int = 0, retry_after: float | None = None
+    context: ErrorContext,
+    trouble: Trouble,
+    detail: str,
+    note: str,
+    *,
+    status: int = 0,
+    retry_after: float | None = None,
 ) -> ProviderError:
-    text = _short(redacted(said, place.secrets))
-    what = f"{place.provider}: {text}" + (f" ({note})" if note and note not in text else "")
-    message = f"{what.rstrip('.')}. {_advice(place, trouble, status, said)}{_when(retry_after)}".strip()
+    text = _shorten(redact(detail, context.secrets))
+    summary = f"{context.provider}: {text}" + (f" ({note})" if note and note not in text else "")
+    message = f"{summary.rstrip('.')}. {_advice(context, trouble, status, detail)}{_retry_advice(retry_after)}".strip()
     title = "Rate limited" if status == 429 and trouble == "busy" else _TITLES[trouble]
     return ProviderError(message, title=title, trouble=trouble, retry_after=retry_after)
 
 
-def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
-    where = redacted(place.base_url, place.secrets)
+def _advice(context: ErrorContext, trouble: Trouble, status: int, detail: str) -> str:
+    where = redact(context.base_url, context.secrets)
     match trouble:
         case "credentials":
-            name = place.provider
+            name = context.provider
             return (
                 f"Check the key, or store a new one with `holdfast login {name}`; one in the settings "
                 f"(providers.{name}.api_key) comes before it."
@@ -200,11 +212,11 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
         case "connection":
             return f"Is {where or 'the server'} the right base_url, and does it run?"
         case "stalled":
-            return f"If the server is slow by nature, set providers.{place.provider}.timeout higher."
-        case "refused" if status == 404 and not _find(_MODEL, said):
+            return f"If the server is slow by nature, set providers.{context.provider}.timeout higher."
+        case "refused" if status == 404 and not _search(_MODEL, detail):
             return f"Check base_url{f' ({where})' if where else ''}: it mostly ends in /v1."
         case "refused" if status == 404:
-            return f"Check the model's name; `holdfast models {place.provider}` lists those there are."
+            return f"Check the model's name; `holdfast models {context.provider}` lists those there are."
         case "refused" if 300 <= status < 400:
             return f"Check base_url{f' ({where})' if where else ''}."
         case "loading":
@@ -214,7 +226,7 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
             return ""
 
 
-def _when(seconds: float | None) -> str:
+def _retry_advice(seconds: float | None) -> str:
     """Mention the delay only if it is too long for an automatic retry."""
     if seconds is None or seconds <= 60:
         return ""
@@ -222,80 +234,80 @@ def _when(seconds: float | None) -> str:
     return f"It asks to be left alone for {f'{minutes:.0f} minutes' if hours < 2 else f'{hours:.0f} hours'}."
 
 
-def _trouble(status: int, headers: Mapping[str, str], said: str, codes: set[str]) -> Trouble:
+def _classify(status: int, headers: Mapping[str, str], detail: str, codes: set[str]) -> Trouble:
     if status == 401:
         return "credentials"
-    if status == 402 or codes & _QUOTA_CODES or (status in (0, 400, 403, 429) and _find(_QUOTA, said)):
+    if status == 402 or codes & _QUOTA_CODES or (status in (0, 400, 403, 429) and _search(_QUOTA, detail)):
         return "quota"
-    if status == 413 or codes & _OVERFLOW_CODES or (status in (0, 400, 422, 500) and _is_overflow(said)):
+    if status == 413 or codes & _OVERFLOW_CODES or (status in (0, 400, 422, 500) and _is_overflow(detail)):
         return "overflow"
     if _is_busy(status, headers) or codes & {"rate_limit_exceeded", "overloaded_error"}:
         return "busy"
-    if status in (0, 400, 403) and _find(_CREDENTIALS, said):
+    if status in (0, 400, 403) and _search(_CREDENTIALS, detail):
         return "credentials"
     if status:
         return "refused"
-    return "busy" if _find(_BUSY, said) else "other"
+    return "busy" if _search(_BUSY, detail) else "other"
 
 
-def _is_overflow(said: str) -> bool:
+def _is_overflow(detail: str) -> bool:
     """Return whether the input is too long. A too large output limit is not an overflow."""
-    is_about_output = _find(r"max_(completion_|output_)?tokens", said) and not _find(
-        r"context|input|prompt|messages", said
+    is_about_output = _search(r"max_(completion_|output_)?tokens", detail) and not _search(
+        r"context|input|prompt|messages", detail
     )
-    return bool(_find(_OVERFLOW, said)) and not is_about_output
+    return bool(_search(_OVERFLOW, detail)) and not is_about_output
 
 
 def _is_busy(status: int, headers: Mapping[str, str]) -> bool:
-    wish = headers.get("x-should-retry", "").lower()
-    return wish == "true" or (wish != "false" and (status in (408, 409, 425, 429) or status >= 500))
+    hint = headers.get("x-should-retry", "").lower()
+    return hint == "true" or (hint != "false" and (status in (408, 409, 425, 429) or status >= 500))
 
 
-def _page(place: Place, status: int, body: bytes) -> ProviderError:
+def _page(context: ErrorContext, status: int, body: bytes) -> ProviderError:
     title = _page_title(body)
-    what = f"a web page{f' (“{title}”)' if title else ''} came instead of a model's answer"
-    where = redacted(place.base_url, place.secrets)
-    message = f"{place.provider}: {_short(redacted(what, place.secrets))} (HTTP {status}). "
+    summary = f"a web page{f' (“{title}”)' if title else ''} came instead of a model's answer"
+    where = redact(context.base_url, context.secrets)
+    message = f"{context.provider}: {_shorten(redact(summary, context.secrets))} (HTTP {status}). "
     message += f"Check base_url{f' ({where})' if where else ''}: it mostly ends in /v1."
     return ProviderError(message, title=_TITLES["refused"], trouble="refused")
 
 
 def _page_title(body: bytes) -> str:
-    found = _find(_TITLE, body[:_MOST_READ].decode("utf-8", "replace"))
-    return _short(found[1]) if found else ""
+    found = _search(_TITLE, body[:_MAX_BODY].decode("utf-8", "replace"))
+    return _shorten(found[1]) if found else ""
 
 
-def _said(body: bytes) -> tuple[str, set[str]]:
+def _parse_error_body(body: bytes) -> tuple[str, set[str]]:
     """Return the provider's message and its error codes. Every provider nests them differently."""
-    text = body[:_MOST_READ].decode("utf-8", "replace")
+    text = body[:_MAX_BODY].decode("utf-8", "replace")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return text, set()
-    words: list[str] = []
+    texts: list[str] = []
     codes: set[str] = set()
-    _collect(value, words, codes, 0)
-    return (max(words, key=len)[:_MOST_READ] if words else text if value else ""), codes
+    _collect(value, texts, codes, 0)
+    return (max(texts, key=len)[:_MAX_BODY] if texts else text if value else ""), codes
 
 
-def _collect(value: Any, words: list[str], codes: set[str], depth: int) -> None:  # noqa: ANN401
+def _collect(value: Any, texts: list[str], codes: set[str], depth: int) -> None:  # noqa: ANN401
     if depth > 8:
         return
     if isinstance(value, str):
         if (inner := _embedded(value)) is not None:
-            _collect(inner, words, codes, depth + 1)
+            _collect(inner, texts, codes, depth + 1)
         else:
-            words.append(value)
+            texts.append(value)
     elif isinstance(value, list):
         for item in value[:5]:
-            _collect(item, words, codes, depth + 1)
+            _collect(item, texts, codes, depth + 1)
     elif isinstance(value, dict):
         for key, item in value.items():
             name = str(key).lower()
             if name in ("code", "type", "status") and isinstance(item, str | int):
                 codes.add(str(item))
             elif name in ("error", "message", "detail", "details", "msg", "error_message", "raw", "metadata", "errors"):
-                _collect(item, words, codes, depth + 1)
+                _collect(item, texts, codes, depth + 1)
 
 
 def _embedded(text: str) -> Any:  # noqa: ANN401
@@ -317,97 +329,101 @@ def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
         try:
             seconds = float(text) * scale
         except ValueError:
-            seconds = _time_of(text) - now
+            seconds = _parse_date(text) - now
         if not math.isnan(seconds):
-            return min(max(0.0, seconds), _MOST_WAIT)
+            return min(max(0.0, seconds), _MAX_RETRY_AFTER)
     return None
 
 
-def _time_of(text: str) -> float:
+def _parse_date(text: str) -> float:
     """Convert an HTTP date to Unix time; NaN if it is invalid."""
-    found = _find(_DATE, text)
+    found = _search(_DATE, text)
     if found is None or found[2].lower() not in _MONTHS:
         return math.nan
     day, year, hour, minute, second = (int(found[group]) for group in (1, 3, 4, 5, 6))
     return float(calendar.timegm((year, _MONTHS.index(found[2].lower()) + 1, day, hour, minute, second)))
 
 
-def _wait_in_text(text: str) -> float | None:
+def _retry_after_in_text(text: str) -> float | None:
     found = re.search(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)\b", text, re.IGNORECASE)
     return None if found is None else float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join("".join(character if character.isprintable() else " " for character in text[:2_000]).split())
-    return text if len(text) <= _MOST_SAID else text[: _MOST_SAID - 1] + "…"
+    return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 1] + "…"
 
 
 def _phrase(status: int) -> str:
     return f"it answered with HTTP {status}"
 
 
-# Convert exceptions of SDKs to `ProviderError`. They are recognized by attributes and class names, without imports.
+# Exceptions of SDKs, recognized by attributes and class names: importing the SDKs would take a second.
 
 _BROKEN = {
     "TransportError", "StreamError", "APIConnectionError", "ModelConnectionError", "HTTPClientError", "HTTPError",
     "ConnectionBroken", "ConnectError", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
 }  # fmt: skip
-_GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError"}
-_STUMBLED = {"TypeError", "AttributeError", "LookupError", "UnicodeError"}
-_OWN_FAULT = {"BotoCoreError", "UserError", "NotImplementedError", "TypeError", "ValueError"}
-_SIGNED_OUT = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", "PartialCredentialsError"}
+_INVALID_DATA = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError"}
+_SDK_FAILURES = {"TypeError", "AttributeError", "LookupError", "UnicodeError"}
+_USAGE_ERRORS = {"BotoCoreError", "UserError", "NotImplementedError", "TypeError", "ValueError"}
+_CREDENTIAL_ERRORS = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", "PartialCredentialsError"}
 
 
-def fault_of(place: Place, watch: RequestWatchdog, error: BaseException | None, *, now: float) -> ProviderError:
+def convert_exception(
+    context: ErrorContext, watchdog: RequestWatchdog, error: BaseException | None, *, now: float
+) -> ProviderError:
     """Return the error for a failed request. Without an exception, the request was cancelled."""
     if isinstance(error, ProviderError):
         return error
-    if watch.has_stalled:
-        return stall_error(place, watch.timeout, has_begun=watch.has_begun)
-    if watch.page is not None and watch.page[1]:
-        return _instead(place, *watch.page, now=now)
+    if watchdog.has_stalled:
+        return stall_error(context, watchdog.timeout, has_begun=watchdog.has_begun)
+    if watchdog.page is not None and watchdog.page[1]:
+        return _unexpected_body_error(context, *watchdog.page, now=now)
     if error is None:
-        return cut_error(place)
+        return incomplete_error(context)
     chain = list(_chain(error))
     for item in chain:
-        if (found := _told(place, item, now=now)) is not None:
+        if (found := _exception_status_error(context, item, now=now)) is not None:
             return found
-    return _by_name(place, chain, has_begun=watch.has_begun)
+    return _classify_exception(context, chain, has_begun=watchdog.has_begun)
 
 
-def _instead(place: Place, status: int, body: bytes, *, now: float) -> ProviderError:
+def _unexpected_body_error(context: ErrorContext, status: int, body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response that is a JSON error or a web page instead of the requested stream."""
     if body.lstrip().startswith((b"{", b"[")):
-        return error_in_stream(place, body.decode("utf-8", "replace"), now=now)
-    return refusal(place, status, {"content-type": "text/html"}, body, now=now)
+        return error_in_stream(context, body.decode("utf-8", "replace"), now=now)
+    return status_error(context, status, {"content-type": "text/html"}, body, now=now)
 
 
-def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -> ProviderError:
+def _classify_exception(context: ErrorContext, chain: Sequence[BaseException], *, has_begun: bool) -> ProviderError:
     names = {kind.__name__ for item in chain for kind in type(item).__mro__}
     ours = [item for item in chain if isinstance(item, ConnectError | ConnectionBroken)]
     reason = next((text for item in (*ours, *reversed(chain)) if (text := str(item))), type(chain[0]).__name__)
-    if names & _SIGNED_OUT:
-        return credentials_error(place, reason)
+    if names & _CREDENTIAL_ERRORS:
+        return credentials_error(context, reason)
     if names & _BROKEN:
         is_refused = any(isinstance(item, ConnectionRefused | ConnectionRefusedError) for item in chain)
-        return cut_error(place, reason) if has_begun else connection_error(place, reason, is_refused=is_refused)
+        return (
+            incomplete_error(context, reason) if has_begun else connection_error(context, reason, is_refused=is_refused)
+        )
     if "ValidationError" in names:
         # A complete chunk that does not match the schema would not match after a retry either.
-        return _not_understood(place, next(filter(None, map(_objection, chain)), "ValidationError"))
-    if names & _GARBLED:
-        return cut_error(place, reason)
-    if names & _STUMBLED and has_begun:
-        return _not_understood(place, type(chain[0]).__name__)
-    if names & _OWN_FAULT:
-        return refused_error(place, reason)
-    return error_in_stream(place, {"message": reason})
+        return _invalid_response_error(context, next(filter(None, map(_validation_detail, chain)), "ValidationError"))
+    if names & _INVALID_DATA:
+        return incomplete_error(context, reason)
+    if names & _SDK_FAILURES and has_begun:
+        return _invalid_response_error(context, type(chain[0]).__name__)
+    if names & _USAGE_ERRORS:
+        return refused_error(context, reason)
+    return error_in_stream(context, {"message": reason})
 
 
-def _not_understood(place: Place, why: str) -> ProviderError:
-    return refused_error(place, f"its answer was not understood ({why})", "Check base_url.")
+def _invalid_response_error(context: ErrorContext, why: str) -> ProviderError:
+    return refused_error(context, f"its answer was not understood ({why})", "Check base_url.")
 
 
-def _objection(error: BaseException) -> str:
+def _validation_detail(error: BaseException) -> str:
     """Return field and reason of a pydantic validation error, without the value, which may be confidential."""
     try:
         first: Any = error.errors()[0]  # type: ignore[attr-defined]
@@ -416,7 +432,7 @@ def _objection(error: BaseException) -> str:
         return ""
 
 
-def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | None:
+def _exception_status_error(context: ErrorContext, error: BaseException, *, now: float) -> ProviderError | None:
     """Return the error for an exception that carries an HTTP status, else None. Libraries store status and body in
     different attributes.
     """
@@ -425,12 +441,12 @@ def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | 
         return None
     body = getattr(error, "body", None)
     if status < 300:
-        return error_in_stream(place, body or str(error))
+        return error_in_stream(context, body or str(error))
     headers = getattr(error, "headers", None)
     if headers is None and (response := getattr(error, "response", None)) is not None:
         headers = getattr(response, "headers", None)
     lowered = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
-    return refusal(place, status, lowered, _bytes(body), now=now)
+    return status_error(context, status, lowered, _bytes(body), now=now)
 
 
 def _bytes(body: Any) -> bytes:  # noqa: ANN401 - any value of the library

@@ -21,7 +21,13 @@ from holdfast.http11.connection import RequestWatchdog
 from holdfast.providers.http_client import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import session_headers
-from holdfast.providers.provider_errors import Place, credentials_error, cut_error, fault_of, refused_error
+from holdfast.providers.provider_errors import (
+    ErrorContext,
+    convert_exception,
+    credentials_error,
+    incomplete_error,
+    refused_error,
+)
 from holdfast.tasks import TaskOwner
 
 __all__ = ["KINDS", "PydanticModel"]
@@ -64,7 +70,7 @@ class PydanticModel:
         self._access = access
         self._selection = selection
         self._kind = kind
-        self._place = Place(info.provider, info.model, access.base_url, access.secrets)
+        self._context = ErrorContext(info.provider, info.model, access.base_url, access.secrets)
         self._sdk: ModuleType | None = None
         self._model: Any = None
         self._direct: Any = None
@@ -77,19 +83,21 @@ class PydanticModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         """Send a request and yield the parts of the response. Raises `ProviderError`."""
-        watch = RequestWatchdog(self._access.first_byte, self._access.between)
+        watchdog = RequestWatchdog(self._access.first_byte, self._access.between)
         queue: asyncio.Queue[StreamPart | None] = asyncio.Queue()
         await self._prepare()
-        task = _tasks.start(self._pump(request, watch, queue), name="model", done=lambda _: queue.put_nowait(None))
-        watch.start(on_stall=task.cancel)
+        task = _tasks.start(self._pump(request, watchdog, queue), name="model", done=lambda _: queue.put_nowait(None))
+        watchdog.start(on_stall=task.cancel)
         try:
             while (part := await queue.get()) is not None:
                 yield part
             if task.cancelled() or (error := task.exception()) is not None:
-                raise fault_of(self._place, watch, None if task.cancelled() else error, now=time.time()) from None
-            watch.finish()
+                raise convert_exception(
+                    self._context, watchdog, None if task.cancelled() else error, now=time.time()
+                ) from None
+            watchdog.finish()
         finally:
-            watch.abort()
+            watchdog.abort()
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=_GOODBYE_SECONDS)
@@ -118,56 +126,56 @@ class PydanticModel:
             raise
         except Exception as error:
             # SDKs raise various exceptions for settings they reject.
-            raise refused_error(self._place, f"its settings do not do: {error}") from None
+            raise refused_error(self._context, f"its settings do not do: {error}") from None
         self._direct, self._loop = direct, loop
 
     def _recipe(self) -> tuple[str, str, str]:
         recipe = KINDS.get(self._kind)
         if recipe is None:
             raise refused_error(
-                self._place, f"there is no type {self._kind!r}", f"There are: {', '.join(sorted(KINDS))}."
+                self._context, f"there is no type {self._kind!r}", f"There are: {', '.join(sorted(KINDS))}."
             )
         if not self._access.api_key and self._kind not in _KEYLESS and not self._access.headers:
-            raise credentials_error(self._place, "there is no key")
+            raise credentials_error(self._context, "there is no key")
         return recipe
 
     def _missing(self, extra: str, error: ImportError) -> ProviderError:
         if not extra:
-            return refused_error(self._place, f"a library is missing: {error}", "Install Holdfast again.")
+            return refused_error(self._context, f"a library is missing: {error}", "Install Holdfast again.")
         return refused_error(
-            self._place,
+            self._context,
             f"{error.name or 'a library'} is not installed",
             f"Install the extra {extra!r}: {install_command(extra)}.",
         )
 
-    def _known(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def _supported_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Remove settings that this kind does not support; pydantic-ai would only warn about them."""
         unknown: frozenset[str] = getattr(self._model, "unsupported_settings", frozenset())
         return {name: value for name, value in settings.items() if name not in unknown}
 
     async def _pump(
-        self, request: ModelRequest, watch: RequestWatchdog, queue: asyncio.Queue[StreamPart | None]
+        self, request: ModelRequest, watchdog: RequestWatchdog, queue: asyncio.Queue[StreamPart | None]
     ) -> None:
-        CURRENT_WATCHDOG.set(watch)
+        CURRENT_WATCHDOG.set(watchdog)
         conversion, settings = await in_thread(_CONVERSION), await in_thread(_SETTINGS)
         assert self._sdk is not None
-        marks = session_headers(request.session_id)
-        headers = {"User-Agent": USER_AGENT, **marks, **self._access.headers}
+        affinity = session_headers(request.session_id)
+        headers = {"User-Agent": USER_AGENT, **affinity, **self._access.headers}
         asked = settings.settings_for(request, self._info, self._access, self._selection, headers)
-        answer = conversion.StreamParts()
+        stream = conversion.StreamParts()
         async with self._direct.model_request_stream(
             self._model,
             conversion.conversation(request.messages, self._info, self._model.system),
-            model_settings=self._known(self._sdk.refine(asked, marks["x-session-id"])),
+            model_settings=self._supported_settings(self._sdk.refine(asked, affinity["x-session-id"])),
             model_request_parameters=conversion.parameters(request, self._access),
             instrument=False,
         ) as response:
             async for event in response:
-                watch.touch()
-                for part in answer.feed(event):
+                watchdog.touch()
+                for part in stream.feed(event):
                     queue.put_nowait(part)
-            last = answer.end(response)
+            last = stream.end(response)
         if last is None:
-            raise cut_error(self._place)
+            raise incomplete_error(self._context)
         for part in last:
             queue.put_nowait(part)

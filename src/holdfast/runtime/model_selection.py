@@ -19,7 +19,7 @@ from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
 from holdfast.providers.catalog import Catalog, load_catalog, newer_catalog_file
 from holdfast.providers.model_discovery import ModelDiscovery
-from holdfast.providers.model_factory import ModelConfig, blueprint, build
+from holdfast.providers.model_factory import ModelConfig, build, configure_model
 from holdfast.providers.model_registry import ModelChoice, ModelRegistry, ProviderView
 from holdfast.providers.provider_config import EndpointSources, Expand
 from holdfast.providers.scripted_model import DemoModel, tour_titles
@@ -156,7 +156,7 @@ class SelectedModels:
         made = next((item for item in self._made.values() if item.model is model), None)
         if made is None:
             return None
-        mark = made.plan.mark()
+        mark = made.plan.cache_key()
         flight = self._renewals.get(mark)
         if flight is None:
             flight = self._tasks.start(self._renew(made), name="renew credentials", done=_seen)
@@ -252,7 +252,7 @@ class SelectedModels:
             model = self._titles
         else:
             model = DemoModel(await market.fallback_reason()) if is_open else self._tour
-        is_stopgap = is_open and (pick is None or pick.offer.origin == "local")
+        is_stopgap = is_open and (pick is None or pick.provider.origin == "local")
         until = self._clock() + _LOOK_AGAIN if is_stopgap else float("inf")
         self._held[size] = _Held(model, settings, stamp, found, until)
         return model
@@ -291,7 +291,7 @@ class SelectedModels:
     async def _model(self, pick: ModelChoice) -> Model:
         """One for each way of asking, so that what it keeps open is used again."""
         plan = _plan(pick)
-        mark = plan.mark()
+        mark = plan.cache_key()
         made = self._made.pop(mark, None) or _Made(await build(plan), plan, pick)
         self._made[mark] = made
         while len(self._made) > _MOST_MODELS:
@@ -301,12 +301,12 @@ class SelectedModels:
     # Renewing
 
     async def _renew(self, made: _Made) -> Model | None:
-        offer = made.pick.offer
+        offer = made.pick.provider
         self._markets.clear()
         if offer.type == "bedrock" and offer.settings.aws_auth_refresh and self._means.sign_in is not None:
             if not await self._means.sign_in(offer.settings.aws_auth_refresh):
                 return None
-            self._made.pop(made.plan.mark(), None)
+            self._made.pop(made.plan.cache_key(), None)
             return self._taken(made.model, await self._model(made.pick))
         market = await self._market(self._means.settings(), self._means.stamp())
         try:
@@ -316,7 +316,7 @@ class SelectedModels:
         if pick is None:
             return None
         pick = msgspec.structs.replace(pick, selection=made.pick.selection)
-        if pick.reach.api_key == made.pick.reach.api_key:
+        if pick.endpoint.api_key == made.pick.endpoint.api_key:
             pick = await self._with_new_token(pick)
         if _plan(pick).access == made.plan.access:
             return None
@@ -332,16 +332,16 @@ class SelectedModels:
     async def _with_new_token(self, pick: ModelChoice) -> ModelChoice:
         if self._means.new_token is None:
             return pick
-        token = await self._means.new_token(pick.offer.id, pick.reach.api_key)
+        token = await self._means.new_token(pick.provider.id, pick.endpoint.api_key)
         return (
             pick
             if not token
-            else msgspec.structs.replace(pick, reach=msgspec.structs.replace(pick.reach, api_key=token))
+            else msgspec.structs.replace(pick, endpoint=msgspec.structs.replace(pick.endpoint, api_key=token))
         )
 
 
 def _plan(pick: ModelChoice) -> ModelConfig:
-    return blueprint(pick.offer, pick.reach, pick.model, pick.selection)
+    return configure_model(pick.provider, pick.endpoint, pick.model, pick.selection)
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

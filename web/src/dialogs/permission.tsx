@@ -223,8 +223,8 @@ function Answers({ actions, place, isSent, onPlace, answer, onReason }: AnswersP
     <div class="approval-answers">
       {actions.map((action, at) => button(action, at))}
       <span class="grow" />
-      <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && onReason()}>
-        Deny with a reason …
+      <button type="button" class="button danger" title="Deny with a reason" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && onReason()}>
+        Reason …
       </button>
     </div>
   );

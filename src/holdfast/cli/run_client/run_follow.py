@@ -13,7 +13,7 @@ from holdfast.cli.run_client.run_events import RunEvents
 from holdfast.cli.run_client.signals import DETACHED, Signals
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection
 from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_item
+from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_event
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.domain.events import (
     AgentEvent,
@@ -140,11 +140,11 @@ class RunFollower:
         return self.events.end
 
     def _read_events(self, stream: SyncEventStream, deadline: float | None) -> None:
-        events = stream.take(self._next_wait(deadline), wake=self._signals.wake)
+        events = stream.receive(self._next_wait(deadline), wake=self._signals.wake)
         self._signals.drain()
         for raw in events:
             self._last_event_at = time.monotonic()
-            item = decode_item(raw)
+            item = decode_event(raw)
             if isinstance(item.event, GapEvent) and not self._has_position:
                 self._has_position = self._cursor.accept(item)
                 self._first_number = self._cursor.since

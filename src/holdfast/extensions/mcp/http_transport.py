@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from holdfast import __version__
 from holdfast.extensions.mcp.mcp_types import LARGEST, ConnectionClosed, LoginNeeded
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
-from holdfast.providers.httpx_transport import certificates, mend
+from holdfast.providers.httpx_transport import certificates, replace_surrogates
 
 __all__ = ["Seen", "make_client", "reaching"]
 
@@ -44,7 +44,7 @@ class Seen:
     async def look(self, response: httpx2.Response) -> None:
         """Record the status of a response and wrap its body. Called before the body is read."""
         self.status = response.status_code
-        await mend(response)
+        await replace_surrogates(response)
         if isinstance(stream := response.stream, httpx2.AsyncByteStream):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 response.stream = _Bounded(stream)
