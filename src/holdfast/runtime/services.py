@@ -427,7 +427,7 @@ class WorkspaceServices:
             subagents=SubagentRegistry(subagent_types, lambda name: self.extensions.agents.subagent_type(name, tools)),
             cleanup=self.jobs.end_run,
             completion_error=self.jobs.fault_of,
-            extensions_ready=self.extensions.settled,
+            extensions_ready=self.extensions.wait_settled,
             hooks=self.extensions.hooks,
             rules_allow=self._rules_allow,
             named_model=None if self.selected_models is None else self.selected_models.named,
@@ -439,13 +439,13 @@ class WorkspaceServices:
             lambda: self.configuration.settings,
             os.environ,
             self.extensions.notes,
-            self.extensions.look,
+            self.extensions.rescan,
             self.git_scan.current,
         )
 
     def _tools(self) -> BuiltinTools:
         more = (
-            Agent(self.extensions.agents.offered),
+            Agent(self.extensions.agents.descriptions),
             AgenticFetch(),
             _SandboxedBash(self),
             JobKill(self.jobs),
@@ -458,8 +458,8 @@ class WorkspaceServices:
             settings=lambda: self.settings.tools,
             # Called before each step, right after the model was looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable()),
-            skill_at=self.extensions.skills.at,
+            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable_directories()),
+            skill_at=self.extensions.skills.by_path,
             known_todos=self._todos,
             facts=self._describe_settings,
             log_file=lambda: self._server.data_dir / "logs" / "server.log",
@@ -486,7 +486,7 @@ class WorkspaceServices:
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],
-            "agents": [name for name, _ in self.extensions.agents.offered()],
+            "agents": [name for name, _ in self.extensions.agents.descriptions()],
             "sandbox": [self.sandbox_state().mode],
         }
 
