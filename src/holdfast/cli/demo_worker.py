@@ -95,6 +95,7 @@ def serve(data_dir: Path, project: Path, pause: float) -> None:
 
 async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     model = ScriptedModel(script, pause=lambda: pause)
+    # Titles would add model requests that are not part of the script.
     settings = EngineSettings(titles=False)
     app = App(data_dir, lambda ledger: BareServices(ledger, ScriptedModels(model), settings))
     workspace = await app.workspace(project)

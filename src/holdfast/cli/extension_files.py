@@ -40,6 +40,7 @@ def list_skills(*, as_json: bool, **where: str | None) -> None:
         connection = open_connection(where)
         skills = connection.request(tuple[SkillInfo, ...], "GET", connection.path("skills"))
         states = connection.request(WorkspaceBody, "GET", connection.path()).skills
+        # The list of skills omits those with errors; only the workspace reports them.
         broken = [state for state in states if state.get("state")]
         if as_json:
             click.echo(msgspec.json.encode({"skills": skills, "broken": broken}))

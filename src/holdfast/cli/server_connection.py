@@ -141,6 +141,7 @@ class ServerConnection:
 
     def _open_workspace(self) -> None:
         body: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
+        # Only a local server receives the environment: variables of this machine have no meaning on another one.
         if self.location.address.path and self.location.again is None:
             body["env"] = environment_pairs(os.environ)
         joined = self.request_json("POST", "/v1/workspaces", body=body, can_repeat=True)

@@ -166,6 +166,7 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
         found = connection.request(Session, "GET", connection.path("sessions", resolve_session(connection, session)))
         messages = connection.request(tuple[Message, ...], "GET", connection.path("sessions", found.id, "messages"))
     if form == "json":
+        # Unfiltered: JSON escapes control characters.
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
         text = as_markdown(found, messages)
