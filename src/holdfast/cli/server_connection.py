@@ -167,7 +167,7 @@ class ServerConnection:
         """Send a request and return the body of the response. Every status from 200 to 299 is a success (C-28)."""
         if self._client is None:
             raise Unreachable
-        raw = None if body is None else _encoded(body)
+        raw = None if body is None else _encode(body)
         seconds = self.timeout if seconds is None else seconds
         if self.deadline is not None:
             seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
@@ -224,9 +224,9 @@ class ServerConnection:
             client.close()
 
 
-def open_connection(where: Mapping[str, Any]) -> ServerConnection:
+def open_connection(location: Mapping[str, Any]) -> ServerConnection:
     """Connect to the workspace that a command's options select."""
-    connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+    connection = ServerConnection(locate(location["host"], location["data_dir"]), location["cwd"])
     connection.open()
     return connection
 
@@ -247,7 +247,7 @@ def resource_path(workspace: str, *names: str) -> str:
     return "/v1/workspaces/" + "/".join(quote(name) for name in segments)
 
 
-def _encoded(body: object) -> bytes:
+def _encode(body: object) -> bytes:
     if isinstance(body, dict):
         return dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     import msgspec
