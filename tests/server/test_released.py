@@ -470,7 +470,7 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
     monkeypatch.setattr(locate, "find", lambda *_: thin)
     if what == "breaks":
-        monkeypatch.setattr(locate, "gives_way", refuse)
+        monkeypatch.setattr(locate, "replace_outdated", refuse)
     where = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
     with pytest.raises((VersionMismatch, Refused)):
         find_or_start(where)

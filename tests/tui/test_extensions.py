@@ -10,20 +10,20 @@ from holdfast.tui.screens.pager import PagerScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.server_connection import ServerCounts, Servers
 from server.helpers import EchoModel
-from tui.looking import Screen, looking, standing
+from tui.app_driver import AppDriver, open_app, running_server
 
 
-async def bring(screen: Screen, **servers: object) -> None:
+async def bring(screen: AppDriver, **servers: object) -> None:
     for name, server in servers.items():
         await screen.app.connection.client.config_set(screen.app.connection.workspace, f"mcp.{name}", server)
 
 
 async def test_servers_are_counted_listed_and_explained() -> None:
-    async with standing() as (_, server), looking(server, size=(120, 40)) as screen:
+    async with running_server() as (_, server), open_app(server, size=(120, 40)) as screen:
         await bring(screen, time=STUB_TIME, broken={"command": "/no/such/program"})
-        await screen.until(lambda: "mcp 1/2" in screen.line("top-right"), "one works, one does not")
-        await screen.write("/extensions")
-        await screen.opens(Picker)
+        await screen.wait_until(lambda: "mcp 1/2" in screen.line("top-right"), "one works, one does not")
+        await screen.submit("/extensions")
+        await screen.wait_for_dialog(Picker)
         seen = screen.picture()
         assert "MCP servers" in seen
         assert "● time" in seen
@@ -31,42 +31,42 @@ async def test_servers_are_counted_listed_and_explained() -> None:
         assert "error · /no/such/program could not be started" in seen
         assert "● holdfast-config" in seen
         await screen.pilot.press(*"broken", "enter")
-        await screen.opens(PagerScreen)
+        await screen.wait_for_dialog(PagerScreen)
         assert "/no/such/program could not be started" in screen.picture()
         await screen.pilot.press("escape")
-        await screen.opens(Picker)
+        await screen.wait_for_dialog(Picker)
         await screen.pilot.press(*"time", "ctrl+r")
-        await screen.said("time is restarting")
-        await screen.opens(Picker)
+        await screen.wait_for_notice("time is restarting")
+        await screen.wait_for_dialog(Picker)
         await screen.pilot.press("escape")
-        await screen.closes()
-        await screen.until(lambda: "mcp 1/2" in screen.line("top-right"), "it is back")
+        await screen.wait_for_no_dialog()
+        await screen.wait_until(lambda: "mcp 1/2" in screen.line("top-right"), "it is back")
 
 
 @needs_node
 async def test_prompts_of_servers_are_commands_with_a_form() -> None:
-    async with standing(EchoModel()) as (_, server), looking(server) as screen:
+    async with running_server(EchoModel()) as (_, server), open_app(server) as screen:
         await bring(screen, all=STUB_EVERYTHING)
-        await screen.until(
+        await screen.wait_until(
             lambda: any(info.prompt_count for info in screen.app.connection.servers.mcps.values()), "prompts"
         )
         await screen.pilot.press(*"/all:arg")
-        await screen.until(lambda: screen.composer.completes, "the command is offered")
+        await screen.wait_until(lambda: screen.composer.completes, "the command is offered")
         await screen.pilot.press("enter")
-        await screen.opens(Form)
+        await screen.wait_for_dialog(Form)
         await screen.pilot.press("enter", "enter")
-        await screen.until(lambda: "city is required." in screen.picture(), "what is needed is said")
+        await screen.wait_until(lambda: "city is required." in screen.picture(), "what is needed is said")
         await screen.pilot.press(*"New York", "enter")
         await screen.pilot.press(*"NY", "enter")
-        await screen.closes()
-        await screen.shows("echo: What's weather in New York, NY?")
+        await screen.wait_for_no_dialog()
+        await screen.wait_for_text("echo: What's weather in New York, NY?")
 
 
 def told(name: str, state: McpState, error: str = "") -> McpEvent:
     return McpEvent(Change("updated", McpNotice("state_changed", name, state, error, 3)))
 
 
-def test_events_say_how_servers_stand() -> None:
+def test_server_events_update_the_counts() -> None:
     servers = Servers()
     assert list(servers.counts()) == []
     assert servers.apply(told("a", "connected"))
@@ -81,7 +81,7 @@ def test_events_say_how_servers_stand() -> None:
     assert list(servers.counts()) == [ServerCounts("mcp", 2, 0, 3), ServerCounts("lsp", 0, 1, 1)]
 
 
-def test_a_reason_stands_beside_what_does_not_work() -> None:
+def test_list_shows_errors_of_extensions() -> None:
     broken = mcp_item(McpInfo("docs", "needs auth", NEVER, "Log in:\nholdfast mcp login docs"))
     assert (broken.mark, broken.detail) == ("!", "needs login · Log in: holdfast mcp login docs")
     ready = lsp_item(LspInfo("ty", LspState.READY, NEVER, diagnostic_count=2))
@@ -94,13 +94,13 @@ def test_a_reason_stands_beside_what_does_not_work() -> None:
     ]
 
 
-async def test_nothing_is_said_of_servers_that_work_where_there_is_little_room() -> None:
-    async with standing() as (_, server), looking(server, size=(80, 24)) as screen:
+async def test_narrow_screen_counts_only_failed_servers() -> None:
+    async with running_server() as (_, server), open_app(server, size=(80, 24)) as screen:
 
         def is_shown(state: McpState) -> bool:
             screen.app.connection.servers.apply(told("time", state))
             screen.app.context.request_frame()
             return "mcp" in screen.line("top-right")
 
-        await screen.until(lambda: is_shown("error"), "trouble is told")
-        await screen.until(lambda: not is_shown("connected"), "what works is not")
+        await screen.wait_until(lambda: is_shown("error"), "trouble is told")
+        await screen.wait_until(lambda: not is_shown("connected"), "what works is not")

@@ -18,7 +18,7 @@ from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
-from tui.looking import Screen, looking, standing
+from tui.app_driver import AppDriver, open_app, running_server
 
 STORED = Path(__file__).parent / "screens"
 SHOWN = ("welcome", "permission", "answer", "question")
@@ -73,7 +73,7 @@ def steps() -> Sequence[Step]:
     ]
 
 
-def compare(screen: Screen, name: str) -> None:
+def compare(screen: AppDriver, name: str) -> None:
     """With what is stored."""
     check(STORED / f"{name}.txt", screen.picture())
     size, _, what = name.partition("-")
@@ -89,7 +89,7 @@ def check(path: Path, seen: str) -> None:
     assert seen == path.read_text(encoding="utf-8")
 
 
-def image(screen: Screen) -> str:
+def image(screen: AppDriver) -> str:
     """The screen as it is seen, without what differs from run to run, and without anything to be fetched."""
     svg = screen.app.export_screenshot(title="holdfast")
     # As long as the directory of a test, so that nothing moves.
@@ -99,7 +99,7 @@ def image(screen: Screen) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-async def settled(screen: Screen) -> None:
+async def settled(screen: AppDriver) -> None:
     """Until nothing moves any more."""
     before = ""
     while before != (now := screen.picture()):
@@ -115,43 +115,43 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
     for writing in (TextArea, Input):
         monkeypatch.setattr(writing, "cursor_blink", False)
     monkeypatch.setattr(rendering, "format_usage", lambda *_, **__: "800 tokens (0 %)")
-    async with standing(ScriptedModel(steps())) as (_, server):
+    async with running_server(ScriptedModel(steps())) as (_, server):
         project = Path(server.place.project())
         (project / "src").mkdir()
         (project / "src" / "app.py").write_text(SOURCE)
-        async with looking(server, size=size) as screen:
+        async with open_app(server, size=size) as screen:
             await settled(screen)
             compare(screen, f"{name}-welcome")
-            await screen.write("How does the parser work?\nMind @src/app.py.")
-            await screen.asks(ApprovalPanel)
-            await screen.settles()
-            await screen.until(lambda: "letters begin a prompt" in screen.picture(), "the hints of an active request")
+            await screen.submit("How does the parser work?\nMind @src/app.py.")
+            await screen.wait_for_panel(ApprovalPanel)
+            await screen.settle_request()
+            await screen.wait_until(lambda: "letters begin a prompt" in screen.picture(), "hints of the request")
             await settled(screen)
             compare(screen, f"{name}-permission")
             await screen.pilot.press("tab", "a")
-            await screen.shows("◇")
-            await screen.until(lambda: not screen.app.connection.runs(), "the end")
+            await screen.wait_for_text("◇")
+            await screen.wait_until(lambda: not screen.app.connection.runs(), "the end")
             await settled(screen)
             compare(screen, f"{name}-answer")
             await screen.pilot.press("tab", "g")
             await settled(screen)
             compare(screen, f"{name}-beginning")
             await screen.pilot.press("ctrl+p")
-            await screen.opens(Picker)
+            await screen.wait_for_dialog(Picker)
             await settled(screen)
             compare(screen, f"{name}-commands")
             await screen.pilot.press("escape")
-            await screen.closes()
+            await screen.wait_for_no_dialog()
             await screen.pilot.press("ctrl+g")
-            await screen.opens(HelpScreen)
+            await screen.wait_for_dialog(HelpScreen)
             await settled(screen)
             compare(screen, f"{name}-help")
             await screen.pilot.press("escape")
-            await screen.closes()
+            await screen.wait_for_no_dialog()
             await screen.pilot.press("tab")
-            await screen.write("ask me")
-            await screen.asks(QuestionPanel)
-            await screen.settles()
-            await screen.until(lambda: "letters begin a prompt" in screen.picture(), "the hints of an active request")
+            await screen.submit("ask me")
+            await screen.wait_for_panel(QuestionPanel)
+            await screen.settle_request()
+            await screen.wait_until(lambda: "letters begin a prompt" in screen.picture(), "hints of the request")
             await settled(screen)
             compare(screen, f"{name}-question")

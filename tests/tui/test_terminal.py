@@ -93,7 +93,7 @@ def terminal() -> Iterator[Terminal]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def test_the_command_in_a_terminal(terminal: Terminal) -> None:
+def test_app_in_a_real_terminal(terminal: Terminal) -> None:
     terminal.open()
     terminal.until("Write what you want done")
     terminal.type("words=400 pause=40")
@@ -125,7 +125,7 @@ def test_the_command_in_a_terminal(terminal: Terminal) -> None:
     terminal.until("left with 0")
 
 
-def test_keys_arrive_as_terminals_send_them(terminal: Terminal) -> None:
+def test_modified_enter_keys_in_a_real_terminal(terminal: Terminal) -> None:
     """Alt-Enter is an Escape and an Enter where nothing newer is spoken: it queues all the same."""
     terminal.open()
     terminal.until("Write what you want done")
@@ -142,7 +142,7 @@ def test_keys_arrive_as_terminals_send_them(terminal: Terminal) -> None:
     terminal.until("left with 0")
 
 
-def test_a_window_that_changes_its_size(terminal: Terminal) -> None:
+def test_window_resize(terminal: Terminal) -> None:
     terminal.open()
     terminal.until("Write what you want done")
     terminal.type("words=40")
@@ -156,7 +156,7 @@ def test_a_window_that_changes_its_size(terminal: Terminal) -> None:
     terminal.until("left with 0")
 
 
-def test_ones_own_editor_comes_back_with_its_text(terminal: Terminal) -> None:
+def test_external_editor_returns_its_text(terminal: Terminal) -> None:
     composer = terminal.root / "editor"
     composer.write_text('#!/bin/sh\nprintf "words=7 from the editor" > "$1"\n')
     composer.chmod(0o755)
@@ -169,7 +169,7 @@ def test_ones_own_editor_comes_back_with_its_text(terminal: Terminal) -> None:
     terminal.until("word7")
 
 
-def test_without_colours_and_without_a_terminal(terminal: Terminal) -> None:
+def test_no_color_and_no_terminal(terminal: Terminal) -> None:
     """No colour code is written where nobody wants one, and a pipe is told what to use instead."""
     terminal.environment["NO_COLOR"] = "1"
     terminal.open()

@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 import click
 
 from holdfast.cli.run_client.run_prompt import REFUSED
-from holdfast.client.terminal_text import harmless
+from holdfast.client.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -42,7 +42,7 @@ class CommandError(click.ClickException):
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401
         """Print the message without terminal control sequences."""
-        click.echo(f"holdfast: {harmless(self.format_message())}", file=file or sys.stderr)
+        click.echo(f"holdfast: {sanitize(self.format_message())}", file=file or sys.stderr)
 
 
 @contextmanager

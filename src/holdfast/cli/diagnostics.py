@@ -23,7 +23,7 @@ from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
 from holdfast.client.locate import ServerLocation, locate, secure_directory
 from holdfast.client.server_check import VersionMismatch
-from holdfast.client.terminal_text import harmless, printable
+from holdfast.client.terminal_text import printable, sanitize
 from holdfast.distribution import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.domain.doctor import Finding, Health, Severity
 from holdfast.domain.errors import HoldfastError
@@ -258,7 +258,7 @@ def _show_log(path: str, lines: int, *, follow: bool) -> None:
 
 def _echo_log(piece: bytes) -> None:
     if os.isatty(1):
-        click.echo(harmless(piece.decode("utf-8", "replace")), nl=False)
+        click.echo(sanitize(piece.decode("utf-8", "replace")), nl=False)
     else:
         click.echo(piece, nl=False)
 

@@ -23,7 +23,7 @@ from holdfast.client.errors import (
     message_of,
 )
 from holdfast.client.locate import ServerLocation, find, find_or_start, locate, unreachable
-from holdfast.client.server_check import gives_way
+from holdfast.client.server_check import replace_outdated
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.errors import BadRequest
 from holdfast.http11.messages import quote
@@ -109,7 +109,7 @@ class ServerConnection:
         """Return True if an older server has stopped so that a new one can be started. Checked once."""
         if self._has_checked_version:
             return False
-        is_outdated = gives_way(client)
+        is_outdated = replace_outdated(client)
         self._has_checked_version = True
         return is_outdated
 

@@ -11,7 +11,7 @@ from holdfast.cli.console.run_output import print_stderr, sanitize_for_stdout
 from holdfast.cli.console.transcript import as_markdown, as_text
 from holdfast.cli.run_client.run_lookup import latest_session, resolve_session
 from holdfast.cli.server_connection import ServerConnection, open_connection
-from holdfast.client.terminal_text import harmless, strip_escapes
+from holdfast.client.terminal_text import sanitize, strip_escapes
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import SessionChange
@@ -170,4 +170,4 @@ def export(*, session: str, form: str, output: BinaryIO, **location: str | None)
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
         text = as_markdown(found, messages)
-        output.write((harmless if output.isatty() else strip_escapes)(text).encode("utf-8", "replace"))
+        output.write((sanitize if output.isatty() else strip_escapes)(text).encode("utf-8", "replace"))

@@ -1,4 +1,10 @@
-"""Removes terminal control sequences from untrusted text. Pure.
+"""Removes terminal control sequences from untrusted text, for the command line and the terminal app. Pure.
+
+Text of models, tools, files and other people reaches a terminal, which would obey control sequences in it: change the
+clipboard or the title, hide what was printed before, or answer on the user's behalf. There are two treatments:
+
+* `sanitize` and `EscapeFilter` remove sequences and controls from text that is to be read.
+* `printable` makes every such character visible, where the user decides about exactly this text.
 
 The grammar is that of ECMA-48: control sequences (CSI), control strings (OSC, DCS, SOS, PM, APC) and other escape
 sequences, in their 7-bit and 8-bit forms. The result never contains an escape or other control character, so a sequence
@@ -7,7 +13,16 @@ that this grammar does not know loses its introducer and is text.
 
 from typing import Literal, TypeAlias
 
-__all__ = ["BIDI", "CONTROLS", "EscapeFilter", "harmless", "printable", "strip_escapes"]
+__all__ = [
+    "BIDI",
+    "CONTROLS",
+    "EscapeFilter",
+    "final_line",
+    "printable",
+    "sanitize",
+    "strip_controls",
+    "strip_escapes",
+]
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x61C)
@@ -17,6 +32,7 @@ _State: TypeAlias = Literal["text", "escape", "intermediate", "csi", "string", "
 
 _KEPT = "\n\t"
 _NO_BIDI = dict.fromkeys(BIDI)
+_NO_CONTROLS = dict.fromkeys((*CONTROLS, *BIDI))
 _STRINGS_7BIT = "]PX^_"
 _STRINGS_8BIT = "\x90\x98\x9d\x9e\x9f"
 _INTRODUCERS = ("\x1b", "\x9b", *_STRINGS_8BIT)
@@ -84,7 +100,7 @@ def strip_escapes(text: str, kept: str = _KEPT) -> str:
     return EscapeFilter(kept).feed(text)
 
 
-def harmless(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return text that neither controls a terminal nor changes the order in which it is displayed."""
     return strip_escapes(text).translate(_NO_BIDI)
 
@@ -95,3 +111,16 @@ def printable(text: str) -> str:
     For approvals, paths and settings, where a hidden character could deceive the reader.
     """
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def strip_controls(text: str) -> str:
+    """Return text without control characters and characters that change its order. Sequences are not recognised: of
+    one that was split or repaired, the rest remains as text.
+    """
+    return text.translate(_NO_CONTROLS)
+
+
+def final_line(line: str) -> str:
+    """Return a line of a command's output as a terminal would finally show it: without colours and overwritten text."""
+    line = strip_escapes(line, kept="\r\t")
+    return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line

@@ -1,4 +1,4 @@
-"""What every provider demands of a conversation: R7, as a function that finds what is wrong with one."""
+"""Rules that every provider enforces for a conversation (R7), as functions that return the violations."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ __all__ = ["problems_of_request", "problems_of_session"]
 
 
 def problems_of_request(request: ModelRequest) -> list[str]:
-    """Empty if the conversation is acceptable to all providers."""
+    """Return the violations in a request; empty if every provider accepts it."""
     problems: list[str] = []
     if not request.messages or request.messages[0].role != "user":
         problems.append("the first message is not the user's")
@@ -70,7 +70,7 @@ def _has_file(message: Message) -> bool:
 
 
 def problems_of_session(messages: Sequence[Message]) -> list[str]:
-    """What a settled conversation must look like when no run is active."""
+    """Return the violations in a stored conversation without an active run; empty if it is complete."""
     problems: list[str] = []
     for message in messages:
         if message.finish is None:

@@ -1,6 +1,6 @@
-"""The ledger in memory: the same contract, no threads, no clock, no chance.
+"""The store in memory: the contract of the SQLite store without threads, clock and randomness.
 
-It can be slow (`pace`), it can fail (`fail`), and it can lose its power: then what was not synced is gone.
+It can be slow (`pace`), it can fail (`fail`), and `lose_power` discards everything that was not synced.
 """
 
 from collections import deque
@@ -28,11 +28,11 @@ _ENDED_IN_SNAPSHOT = 50
 
 
 async def _at_once() -> None:
-    """Storage that takes no time."""
+    """Do not delay."""
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """What a workspace's row holds."""
+    """The row of a workspace."""
 
     id: WorkspaceId
     path: str
@@ -44,7 +44,7 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class _Job(Generic[T]):
-    """Something to be done in its turn. It keeps its result until whoever asked comes for it."""
+    """A job of the queue. It keeps its result until the caller reads it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -66,11 +66,11 @@ class _Job(Generic[T]):
 
 
 class MemoryLedger:
-    """A twin of the SQLite ledger.
+    """A store in memory with the contract of the SQLite store.
 
-    `pace` is awaited before and after everything takes effect. `fail` is asked before each commit: an error it
-    returns is raised and nothing is written, but for `StorageUnknown`, where `survives` says whether it is.
-    What is written takes effect in the order in which it was handed over, however long each is held up.
+    `pace` is awaited before and after each effect. `fail` is called before each commit; an error that it returns is
+    raised and nothing is written, except for `StorageUnknown`, where `survives` decides whether the write takes effect.
+    Writes take effect in the order of their submission, even if they are delayed.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MemoryLedger:
         self._waiting: deque[_Job[Any]] = deque()
 
     def lose_power(self) -> None:
-        """What was written since the last synced write is gone, as after a power cut; so is what was on its way."""
+        """Discard everything written since the last synced write, and jobs in progress, as a power failure does."""
         self._waiting.clear()
         self._journal.back_to(0)
 
@@ -189,11 +189,11 @@ class MemoryLedger:
         return result
 
     async def _read(self, workspace: WorkspaceId, look: Callable[[MemoryTables], T]) -> T:
-        """An unknown workspace reads as an empty one."""
+        """Read the tables of a workspace. An unknown workspace is empty."""
         return await self._paced(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
-        """After everything handed over before. Whoever is ready first also does what others handed over earlier."""
+        """Run a job after all earlier ones. The first caller that is scheduled runs the waiting jobs of others, too."""
         job = _Job(work)
         self._waiting.append(job)
         try:

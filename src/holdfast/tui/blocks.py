@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.client.terminal_text import final_line
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.line_diff import DiffLine, diff_lines, parse_unified_diff
 from holdfast.domain.messages import (
@@ -25,7 +26,6 @@ from holdfast.domain.messages import (
     ToolCallPart,
     ToolResult,
 )
-from holdfast.tui.terminal_text import final_line
 
 __all__ = [
     "AnswerBlock",

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.client.terminal_text import EscapeFilter, harmless, strip_escapes
+from holdfast.client.terminal_text import EscapeFilter, sanitize, strip_escapes
 from holdfast.domain.ids import MessageId
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ def sanitize_for_stdout(text: str) -> str:
     """Remove terminal control sequences, also for a pipe or file, which may be displayed later. On a terminal, also
     characters that change the order of the text.
     """
-    return harmless(text) if _is_terminal(1) else strip_escapes(text)
+    return sanitize(text) if _is_terminal(1) else strip_escapes(text)
 
 
 def print_stderr(text: str) -> None:
     """Print a line on stderr. A closed stderr is ignored."""
     try:
-        sys.stderr.write(harmless(text).rstrip() + "\n")
+        sys.stderr.write(sanitize(text).rstrip() + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return
@@ -125,7 +125,7 @@ class RunOutput:
         if self._filter is not None:
             # A sequence may be split between two pieces.
             text = self._filter.feed(text)
-            text = harmless(text) if self._shows else text
+            text = sanitize(text) if self._shows else text
         if not text:
             return
         self._is_inside_line = not text.endswith("\n")
@@ -193,7 +193,7 @@ def _one_line(text: str) -> str:
         columns = os.get_terminal_size(2).columns
     except OSError:
         columns = 0
-    return " ".join(harmless(text).split())[: max(1, min(60, (columns or 80) - 16))]
+    return " ".join(sanitize(text).split())[: max(1, min(60, (columns or 80) - 16))]
 
 
 def _is_terminal(descriptor: int) -> bool:

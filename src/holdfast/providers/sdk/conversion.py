@@ -68,7 +68,7 @@ def parameters(request: models.ModelRequest, access: ModelAccess) -> ModelReques
         )
         for spec in request.tools
     ]
-    instructions = [InstructionPart(content=ours.encodable(text)) for text in texts]
+    instructions = [InstructionPart(content=ours.replace_surrogates(text)) for text in texts]
     return ModelRequestParameters(function_tools=tools, instruction_parts=instructions or None)
 
 
@@ -203,7 +203,7 @@ def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
                     yield _unpacked(block)
 
 
-# Convert the events of pydantic-ai to stream parts.
+# Responses: events of pydantic-ai, converted to stream parts.
 
 _REASONS: dict[str, StepFinish] = {
     "stop": "stop",

@@ -1,7 +1,7 @@
 """The contract of the engine's `Ledger` port, as checks that every implementation passes.
 
-Whoever writes another store provides a `Subject` and runs all of `CHECKS` against it, each with a fresh one.
-The checks only use the port: they hold for a store in memory, for one file, and for one that several servers share.
+An implementation provides a `Subject` and runs every check of `CHECKS` with a fresh one. The checks use only the port,
+so they apply to a store in memory, in one file, or shared by several servers.
 """
 
 from holdfast.testing.conformance import (

@@ -1,4 +1,4 @@
-"""Asking runs to stop."""
+"""Cancels of runs and sessions."""
 
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId

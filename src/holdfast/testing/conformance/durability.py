@@ -1,4 +1,4 @@
-"""What survives, and what can be known after a failure."""
+"""Durability after a crash or a power failure, and the state after an unknown result."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The numbered log and what is kept of it."""
+"""The numbered event log and its retention."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Messages: their order, their growth, their removal."""
+"""Messages: order, growth and removal."""
 
 import msgspec
 

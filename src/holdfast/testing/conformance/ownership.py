@@ -1,4 +1,4 @@
-"""Who owns a workspace: epochs, tickets, clean and unclean ends."""
+"""Ownership of a workspace: epochs, tickets, clean and unclean ends."""
 
 from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId

@@ -1,4 +1,4 @@
-"""Runs before they start."""
+"""Runs that have not started."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Reading: lists in their order, and snapshots that are true at one point of the log."""
+"""Reads: ordered lists, and snapshots that are consistent with one number of the log."""
 
 import asyncio
 

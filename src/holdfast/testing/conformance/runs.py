@@ -1,4 +1,4 @@
-"""Runs from their start to their one end."""
+"""Runs from their start to their end."""
 
 from holdfast.domain.events import RunComplete, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId

@@ -1,4 +1,4 @@
-"""Sessions and what belongs to them."""
+"""Sessions and their contents."""
 
 import msgspec
 

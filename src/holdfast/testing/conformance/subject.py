@@ -1,4 +1,4 @@
-"""What a check gets: a ledger, ways to hurt it, and a desk to work at."""
+"""Interface between the checks and a store under test, and helpers for the checks."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -31,17 +31,18 @@ PATH = "/home/ada/project"
 
 
 class ManualClock:
-    """Time for the retention: it stands still until a check moves it."""
+    """Clock for the retention of events. It advances only when a check changes `ms`."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
 
     def now_ms(self) -> int:
+        """Return the time."""
         return self.ms
 
 
 class Subject(Protocol):
-    """A ledger under test. A new implementation provides one of these, and nothing else, to be checked."""
+    """A store under test. An implementation of a store provides one of these in order to be checked."""
 
     @property
     def ledger(self) -> Ledger: ...
@@ -50,33 +51,35 @@ class Subject(Protocol):
     def clock(self) -> ManualClock: ...
 
     async def another(self) -> Ledger:
-        """A second server on the same data; the same ledger, if there can be but one."""
+        """Return a second server on the same data, or the same store if there can be only one."""
 
     async def crash(self) -> None:
-        """The server is killed and another one starts on its data. All that was answered is still there."""
+        """Kill the server and start another one on its data. Everything acknowledged is kept."""
 
     async def cut_power(self) -> None:
-        """As `crash`, but all that was not synced is lost."""
+        """Crash, and lose everything that was not synced."""
 
     def fail_next(self) -> None:
-        """The next commit cannot write and says so."""
+        """Let the next commit fail without writing."""
 
     def lose_next_answer(self) -> None:
-        """The next commit writes, but whoever asked is told that this is unknown."""
+        """Let the next commit write and report an unknown result."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One sentence of the contract. `run` raises `AssertionError` if it is broken."""
+    """One statement of the contract. `run` raises `AssertionError` if it does not hold."""
 
     run: Callable[[Subject], Awaitable[None]]
     retention: Retention = Retention()
 
     @property
     def name(self) -> str:
+        """The name of the check."""
         return self.run.__name__
 
 
 def session(name: str, *, parent: str = "", updated_at: int = 100) -> Session:
+    """Return a session for a check."""
     return Session(
         id=SessionId(name),
         parent_session_id=SessionId(parent),
@@ -94,6 +97,7 @@ def session(name: str, *, parent: str = "", updated_at: int = 100) -> Session:
 
 
 def run(name: str, *, session: str = "s", prompt: str = "Say hello.") -> Run:
+    """Return a waiting run for a check."""
     return Run(
         run_id=RunId(name),
         session_id=SessionId(session),
@@ -106,6 +110,7 @@ def run(name: str, *, session: str = "s", prompt: str = "Say hello.") -> Run:
 
 
 def message(name: str, text: str = "", *, session: str = "s", run: str = "", updated_at: int = 100) -> Message:
+    """Return a message for a check."""
     return Message(
         parts=(TextPart(Text(text)),),
         id=MessageId(name),
@@ -120,7 +125,7 @@ def message(name: str, text: str = "", *, session: str = "s", run: str = "", upd
 
 
 class Desk:
-    """The owner of a workspace, who counts the tickets."""
+    """The owner of a workspace: opens it and numbers its batches."""
 
     def __init__(self, ledger: Ledger, record: WorkspaceRecord) -> None:
         self.ledger = ledger
@@ -131,27 +136,29 @@ class Desk:
 
     @classmethod
     async def open(cls, ledger: Ledger, path: str = PATH) -> "Desk":
+        """Open a workspace."""
         return cls(ledger, await ledger.open_workspace(path))
 
     @classmethod
     async def with_session(cls, ledger: Ledger, *names: str) -> "Desk":
-        """A desk with sessions; "s" if none is named."""
+        """Open a workspace and create sessions; "s" if none is named."""
         desk = await cls.open(ledger)
         await desk.do(*(CreateSession(session(name)) for name in names or ("s",)))
         return desk
 
     async def batch(self, *writes: Write) -> Sequence[Answer]:
+        """Commit writes under the next ticket."""
         self.ticket += 1
         return await self.ledger.commit(self.id, self.epoch, self.ticket, writes)
 
     async def do(self, *operations: Operation, sync: bool = True) -> Receipt:
-        """One write, which has to succeed."""
+        """Commit one write, which must succeed."""
         (answer,) = await self.batch(Write(operations, sync=sync))
         assert isinstance(answer, Receipt), f"{operations} were refused: {answer}"
         return answer
 
     async def refused(self, *operations: Operation) -> RefusalReason:
-        """One write, which has to be refused and to leave no trace."""
+        """Commit one write, which must be refused and must not change anything."""
         before = await self.all()
         (answer,) = await self.batch(Write(operations))
         assert isinstance(answer, Refusal), f"{operations} were not refused: {answer}"
@@ -159,23 +166,26 @@ class Desk:
         return answer.reason
 
     async def admit(self, *names: str, session: str = "s") -> list[Run]:
-        """A run for each name, one write each."""
+        """Admit a run for each name, in separate writes."""
         return [(await self.do(Admit(run(name, session=session), b"hash"))).runs[0] for name in names]
 
     async def put(self, *messages: Message) -> Receipt:
+        """Store messages."""
         return await self.do(*(PutMessage(item) for item in messages))
 
     async def get(self, name: str) -> Run:
+        """Return a stored run."""
         record = await self.ledger.run(self.id, RunId(name))
         assert record is not None, f"there is no run {name}"
         return record.run
 
     async def events(self, after: int = 0) -> list[tuple[int, DurableEvent]]:
+        """Return the stored events after a number."""
         rows = await self.ledger.events_after(self.id, after, 1_000_000)
         return [(number, _durable(body)) for number, body in rows]
 
     async def all(self) -> list[object]:
-        """Everything that can be seen of the workspace."""
+        """Return everything that can be read about the workspace."""
         snapshot = await self.ledger.snapshot(self.id, None)
         found: list[object] = [snapshot, await self.ledger.bounds(self.id), await self.events()]
         for name in [item.id for item in snapshot.sessions]:

@@ -43,7 +43,7 @@ from holdfast.tui.blocks import (
 )
 from holdfast.tui.palette import DARK, LIGHT
 from holdfast.tui.widgets.transcript import TranscriptRows
-from tui.painted import CALL, DONE, drawn, message, shown
+from tui.message_builders import CALL, DONE, drawn, message, shown
 
 # Markdown in pieces.
 
@@ -61,11 +61,11 @@ from tui.painted import CALL, DONE, drawn, message, shown
         ("```\nnever closed\n\nstill code", ["```\nnever closed\n\nstill code"]),
     ],
 )
-def test_text_is_cut_where_a_piece_is_complete(text: str, pieces: list[str]) -> None:
+def test_markdown_is_split_at_complete_pieces(text: str, pieces: list[str]) -> None:
     assert split_markdown(text) == pieces
 
 
-def test_growth_changes_nothing_but_the_last_piece() -> None:
+def test_streaming_changes_only_the_last_piece() -> None:
     text = "# Title\n\nSome words.\n\n```sh\nls\n\npwd\n```\n\n- a\n- b\n\n  more\n\nThe end.\n\n| a |\n|---|\n| 1 |\n"
     before: list[str] = []
     for end in range(len(text) + 1):
@@ -77,7 +77,7 @@ def test_growth_changes_nothing_but_the_last_piece() -> None:
 # Blocks.
 
 
-def test_a_prompt_and_its_answer() -> None:
+def test_blocks_of_a_prompt_and_its_answer() -> None:
     assert shown(message("user", TextPart(Text("hello\n")))) == [PromptBlock("hello", at=1)]
     assert shown(message("assistant", TextPart(Text("one\n\ntwo")), DONE)) == [AnswerBlock("one"), AnswerBlock("two")]
     assert shown(message("assistant", TextPart(Text("one\n\ntwo")))) == [
@@ -86,12 +86,12 @@ def test_a_prompt_and_its_answer() -> None:
     ]
 
 
-def test_thoughts_are_open_until_they_end() -> None:
+def test_reasoning_is_open_until_it_ends() -> None:
     assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10)))) == [ReasoningBlock("hm", is_open=True)]
     assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10, 14)))) == [ReasoningBlock("hm", 4)]
 
 
-def test_a_card_knows_how_its_tool_fares() -> None:
+def test_tool_block_has_the_state_of_its_call() -> None:
     called = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "")))
     running = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "{}", finished=True)))
     assert shown(called) == [ToolBlock("ls", "", "called", call=CALL)]
@@ -104,7 +104,7 @@ def test_a_card_knows_how_its_tool_fares() -> None:
     assert shown(running, c1=bad) == [ToolBlock("ls", "{}", "failed", "no such place", call=CALL)]
 
 
-def test_ends_that_are_not_good_say_so() -> None:
+def test_failed_turns_end_with_a_notice() -> None:
     def ended(finish: Finish) -> list[Block]:
         return shown(message("assistant", FinishPart(finish)))
 
@@ -116,7 +116,7 @@ def test_ends_that_are_not_good_say_so() -> None:
 # Cards.
 
 
-def test_headlines_say_what_is_done() -> None:
+def test_headline_shows_the_main_argument() -> None:
     def headline(name: str, **asked: object) -> str:
         return block_headline(ToolBlock(name, json.dumps(asked), "running"), "/home/me/project")
 
@@ -153,14 +153,14 @@ def test_long_output_is_folded_and_a_running_command_shows_its_end() -> None:
     assert len(drawn(ToolBlock("bash", "{}", "done", output), is_unfolded=True)) == 101
 
 
-def test_thoughts_are_folded() -> None:
+def test_reasoning_is_folded() -> None:
     assert drawn(ReasoningBlock("first\nsecond", 3)) == ["  ✻ Thought for 3 s"]
     assert drawn(ReasoningBlock("first\nsecond", 3), is_unfolded=True)[1:] == ["  │ first", "  │ second"]
 
 
 @pytest.mark.parametrize("palette", [DARK, LIGHT])
 @pytest.mark.parametrize("width", [10, 20, 80, 200])
-def test_nothing_is_wider_than_the_screen(width: int, palette: object) -> None:
+def test_no_block_is_wider_than_the_screen(width: int, palette: object) -> None:
     blocks: list[Block] = [
         PromptBlock("a word " * 50),
         AnswerBlock("| a | b |\n|---|---|\n| " + "x" * 90 + " | 2 |"),
@@ -190,7 +190,7 @@ def any_block(dice: random.Random) -> Block:
     return ToolBlock("ls", "{}", "done") if dice.random() < 0.5 else AnswerBlock("word " * dice.randrange(60))
 
 
-def test_rows_find_every_line_whatever_happened_before() -> None:
+def test_rows_locate_every_line_after_any_change() -> None:
     dice = random.Random(7)
     rows: TranscriptRows[str] = TranscriptRows()
     for _ in range(400):
@@ -229,7 +229,7 @@ def test_equal_blocks_keep_their_lines() -> None:
 # Words about what goes on.
 
 
-def test_what_is_going_on() -> None:
+def test_activity_descriptions() -> None:
     run = Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)
     assert describe_activity([], None) == ""
     assert describe_activity([run], None) == "Waiting for the model"
@@ -239,7 +239,7 @@ def test_what_is_going_on() -> None:
     ) == ("Running bash")
 
 
-def test_numbers_for_people() -> None:
+def test_number_formats() -> None:
     assert [format_duration(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
     assert [format_count(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2M"]
     assert [format_cost(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]

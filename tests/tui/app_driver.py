@@ -18,7 +18,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.widgets.composer import Composer
 from server.helpers import EchoModel, Place, Server, place, serving
 
-__all__ = ["Screen", "drawn", "looking", "standing"]
+__all__ = ["AppDriver", "drawn", "open_app", "running_server"]
 
 
 class KeyboardClock:
@@ -44,7 +44,7 @@ class KeyboardClock:
         self._ahead += seconds
 
 
-class Screen:
+class AppDriver:
     """The app with a user in front of it."""
 
     def __init__(self, app: HoldfastApp, pilot: Pilot[int], clock: KeyboardClock | None = None) -> None:
@@ -56,7 +56,7 @@ class Screen:
     def composer(self) -> Composer:
         return self.app.context.composer
 
-    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+    async def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         try:
             async with asyncio.timeout(20):
                 while not is_so():
@@ -65,13 +65,13 @@ class Screen:
         except TimeoutError:
             raise AssertionError(f"it did not come to: {what}\n{self.picture()}") from None
 
-    async def shows(self, text: str) -> None:
+    async def wait_for_text(self, text: str) -> None:
         """Until the conversation shows it."""
-        await self.until(lambda: text in self.conversation(), text)
+        await self.wait_until(lambda: text in self.conversation(), text)
 
-    async def asks(self, kind: type[object]) -> None:
+    async def wait_for_panel(self, kind: type[object]) -> None:
         """Until such a panel is shown, and the keyboard knows of it."""
-        await self.until(
+        await self.wait_until(
             lambda: isinstance(self.app.approvals.panel, kind) and bool(self.app.approvals.keyboard.request),
             kind.__name__,
         )
@@ -81,23 +81,23 @@ class Screen:
         """Let no time pass for the keyboard, however busy the machine is: no request accepts keys by itself."""
         self.clock.stop()
 
-    async def settles(self) -> None:
+    async def settle_request(self) -> None:
         """Let the time pass after which the request accepts keys."""
         self.clock.start()
         self.clock.advance(60)
         self.app.approvals.tick_keyboard()
-        await self.until(lambda: self.app.approvals.keyboard.is_settled, "an active request")
+        await self.wait_until(lambda: self.app.approvals.keyboard.is_settled, "an active request")
 
-    async def answered(self) -> None:
-        await self.until(lambda: self.app.approvals.panel is None, "no request is shown")
+    async def wait_for_no_panel(self) -> None:
+        await self.wait_until(lambda: self.app.approvals.panel is None, "no request is shown")
 
-    async def opens(self, kind: type[object]) -> None:
+    async def wait_for_dialog(self, kind: type[object]) -> None:
         """Until such a dialog is open, and can be answered."""
-        await self.until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
+        await self.wait_until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
         await self.pilot.pause()
 
-    async def closes(self) -> None:
-        await self.until(lambda: len(self.app.screen_stack) == 1, "the conversation again")
+    async def wait_for_no_dialog(self) -> None:
+        await self.wait_until(lambda: len(self.app.screen_stack) == 1, "the conversation again")
 
     def conversation(self) -> str:
         rows = self.app.context.transcript.rows.rows
@@ -106,13 +106,13 @@ class Screen:
     def line(self, name: str) -> str:
         return str(self.app.context.line(name).render())
 
-    async def write(self, text: str, key: str = "enter") -> None:
+    async def submit(self, text: str, key: str = "enter") -> None:
         self.composer.insert(text)
         await self.pilot.press(key)
 
-    async def said(self, text: str) -> None:
+    async def wait_for_notice(self, text: str) -> None:
         """Until a note at the side says it."""
-        await self.until(lambda: any(text in note.message for note in self.app._notifications), text)
+        await self.wait_until(lambda: any(text in note.message for note in self.app._notifications), text)
 
     def picture(self) -> str:
         """The whole screen as text, without what differs from run to run."""
@@ -133,32 +133,32 @@ class Screen:
         return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def drawn(screen: Screen) -> list[Segment]:
+def drawn(screen: AppDriver) -> list[Segment]:
     """All that the terminal is told to show now."""
     update = screen.app.screen._compositor.render_update(full=True, screen_stack=screen.app._background_screens)
     return [segment for segment in Console(width=200).render(cast(RenderableType, update)) if not segment.control]
 
 
 @asynccontextmanager
-async def looking(
+async def open_app(
     server: Server,
     *,
     session: str = "",
     size: tuple[int, int] = (100, 30),
     project: str = "project",
     yolo: bool = False,
-) -> AsyncIterator[Screen]:
+) -> AsyncIterator[AppDriver]:
     where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
     clock = KeyboardClock()
     app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo, clock=clock)
     async with app.run_test(size=size) as pilot:
-        screen = Screen(app, pilot, clock)
-        await screen.until(lambda: app.connection.state == "live", "the workspace is open")
+        screen = AppDriver(app, pilot, clock)
+        await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
         yield screen
 
 
 @asynccontextmanager
-async def standing(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
+async def running_server(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
     async with place() as where, serving(where, model or EchoModel()) as server:
         yield where, server
 

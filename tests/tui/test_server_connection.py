@@ -75,7 +75,7 @@ async def _links(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tu
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missed_events_are_recovered(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[name]
     async with _links(one, monkeypatch) as (scene, seeing, missing):
         await scenario.before(scene)
@@ -129,7 +129,7 @@ async def test_every_type_of_event_has_a_row() -> None:
     assert set(TYPES) == EFFECTS.keys() | NONE
 
 
-async def test_every_event_changes_what_is_shown(one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_event_changes_the_view(one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is delivered to a connection of its own session, behind the number it has seen."""
     async with _links(one, monkeypatch) as (scene, _, watched):
         connection = watched.connection

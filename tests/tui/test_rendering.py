@@ -4,10 +4,10 @@ import pytest
 from textual.timer import Timer
 
 from server.helpers import FeedModel
-from tui.looking import looking, standing
+from tui.app_driver import open_app, running_server
 
 
-async def test_a_frame_does_not_depend_on_a_timer_that_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frame_does_not_depend_on_a_textual_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer of Textual that is late when it begins, on a busy machine, skips its only time."""
     whole = Timer._run
 
@@ -16,9 +16,9 @@ async def test_a_frame_does_not_depend_on_a_timer_that_may_be_left_out(monkeypat
             await whole(timer)
 
     model = FeedModel()
-    async with standing(model) as (_, server), looking(server) as screen:
+    async with running_server(model) as (_, server), open_app(server) as screen:
         monkeypatch.setattr(Timer, "_run", late)
-        await screen.write("go")
+        await screen.submit("go")
         await model.asked.wait()
-        await screen.write("in the next", "ctrl+q")
-        await screen.until(lambda: "⋯ in the next" in screen.line("queue"), "the one that waits for its turn")
+        await screen.submit("in the next", "ctrl+q")
+        await screen.wait_until(lambda: "⋯ in the next" in screen.line("queue"), "the one that waits for its turn")

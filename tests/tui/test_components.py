@@ -42,7 +42,7 @@ from holdfast.tui.diff_render import DiffView
 from holdfast.tui.notifications import desktop_command, terminal_sequence
 from holdfast.tui.palette import DARK, PLAIN, Palette
 from holdfast.tui.slash_commands import COMMANDS
-from tui.painted import CALL, drawn, message, shown
+from tui.message_builders import CALL, drawn, message, shown
 
 # Changes.
 
@@ -51,7 +51,7 @@ def texts(dice: random.Random) -> str:
     return "".join(f"{dice.choice('abcdef')}\n" for _ in range(dice.randrange(12)))
 
 
-def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
+def test_diff_transforms_old_text_into_new_text() -> None:
     dice = random.Random(3)
     for _ in range(300):
         old, new = texts(dice), texts(dice)
@@ -70,7 +70,7 @@ def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
         assert [right.text for _, right in sides if right] == new.splitlines()
 
 
-def test_far_lines_are_left_out_and_others_diffs_understood() -> None:
+def test_diff_omits_distant_lines_and_unified_diffs_are_parsed() -> None:
     old = [f"line {number}\n" for number in range(40)]
     new = [*old[:5], "changed\n", *old[6:30], *old[31:]]
     lines = diff_lines("".join(old), "".join(new))
@@ -95,7 +95,7 @@ def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
             assert "\x1b" not in "".join(segment.text for segment in line)
 
 
-def test_two_columns_where_there_is_room() -> None:
+def test_diff_has_two_columns_on_wide_screens() -> None:
     lines = diff_lines("one\ntwo\n", "one\nTWO\n")
     console = Console(width=120, color_system=None)
     wide = ["".join(part.text for part in line) for line in console.render_lines(DiffView(lines, DARK), pad=False)]
@@ -105,7 +105,7 @@ def test_two_columns_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
+def test_diff_has_syntax_highlighting(split: bool) -> None:
     """On the backgrounds that say what came and went; and not a character is another than without them."""
     lines = diff_lines('def f():\n\treturn "one"\n', 'def f():\n\treturn "two"  # \x1b[2J\ufeff\n')
     console = Console(width=120)
@@ -129,7 +129,7 @@ def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
     assert not any(bare)
 
 
-def test_what_differs_in_a_line_is_known() -> None:
+def test_changed_span_of_a_line() -> None:
     assert changed_span("return build(x)", "return make(x)") == (7, 12)
     assert changed_span("abc", "xyz") == (0, 0)
 
@@ -137,7 +137,7 @@ def test_what_differs_in_a_line_is_known() -> None:
 # Helpers, ends of turns, commands of people.
 
 
-def test_a_helper_stands_below_the_call_that_sent_it() -> None:
+def test_subagent_steps_are_shown_below_their_call() -> None:
     used = message(
         "assistant", ToolCallPart(ToolCall(ToolCallId("h1"), "grep", '{"pattern":"x"}', finished=True)), id="h"
     )
@@ -153,7 +153,7 @@ def test_a_helper_stands_below_the_call_that_sent_it() -> None:
     assert drawn(card) == ["  ◐ agent  look", "  │ ● grep  x"]
 
 
-def test_the_last_line_of_a_turn_says_who_and_how_long() -> None:
+def test_last_line_of_a_turn_shows_model_and_duration() -> None:
     done = message("assistant", TextPart(Text("x")), FinishPart(Finish("end_turn", 75)))
     assert list(blocks_of(done, MessageContext(run_prompted_at=lambda _: 10)))[-1] == TurnEndBlock("", 65, 75)
     steps = message("assistant", TextPart(Text("x")), FinishPart(Finish("tool_use", 75)))
@@ -165,7 +165,7 @@ def test_the_last_line_of_a_turn_says_who_and_how_long() -> None:
     assert drawn(TurnEndBlock("big", 65)) == ["  ◇ big · 1 min 05 s"]
 
 
-def test_a_command_of_a_person_is_shown() -> None:
+def test_shell_command_of_the_user_is_shown() -> None:
     said = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
     assert drawn(shown(said)[0]) == ["▌ $ ls", "▌ a.txt"]
     failed = message("user", ShellCommandPart(ShellCommand("false", "", 1)))
@@ -175,14 +175,14 @@ def test_a_command_of_a_person_is_shown() -> None:
 # Words of blocks.
 
 
-def test_code_can_be_taken_out_of_an_answer() -> None:
+def test_code_of_an_answer_is_extracted() -> None:
     assert block_code(AnswerBlock("Try\n\n```sh\nls\npwd\n```\n\nand\n\n~~~\nx\n~~~")) == "ls\npwd\nx"
     assert block_code(AnswerBlock("no code")) == ""
     assert block_code(ToolBlock("bash", '{"command":"ls"}', "done", "a.txt")) == "ls"
     assert block_text(ToolBlock("bash", '{"command":"ls"}', "done", "a.txt\n<cwd>/x</cwd>")) == "ls\na.txt"
 
 
-def test_what_is_found_is_marked() -> None:
+def test_search_matches_are_highlighted() -> None:
     strip = Strip([Segment("日本 one "), Segment("ONE more", Style(bold=True))])
     found = highlight_matches(strip, "one", Style(reverse=True))
     assert found.text == strip.text
@@ -192,7 +192,7 @@ def test_what_is_found_is_marked() -> None:
 # Files.
 
 
-def test_names_are_found_in_what_is_written() -> None:
+def test_file_mentions_are_found() -> None:
     assert open_mention("look at @src/pa") == "src/pa"
     assert open_mention("@") == ""
     assert open_mention("me@example.org") is None
@@ -200,7 +200,7 @@ def test_names_are_found_in_what_is_written() -> None:
     assert find_mentions('see @a.py, @"b c.md" and @a.py; not me@example.org') == ["a.py", "b c.md"]
 
 
-def test_a_few_letters_find_the_best_name() -> None:
+def test_fuzzy_matching_ranks_file_names() -> None:
     names = ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt", "README.md"]
     assert best_matches("par", names) == ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt"]
     assert best_matches("tpar", names)[0] == "tests/test_parser.py"
@@ -208,7 +208,7 @@ def test_a_few_letters_find_the_best_name() -> None:
     assert len(best_matches("", names, limit=2)) == 2
 
 
-def test_files_that_can_go_along(tmp_path: Path) -> None:
+def test_attachable_files(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "b.bin").write_bytes(b"\0\1\2")
     (tmp_path / "c.png").write_bytes(b"\x89PNG")
@@ -225,7 +225,7 @@ def test_files_that_can_go_along(tmp_path: Path) -> None:
         read_attachment(str(tmp_path / "d.log"), "d.log")
 
 
-def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) -> None:
+def test_path_of_a_dropped_image_is_recognised_in_every_spelling(tmp_path: Path) -> None:
     picture = tmp_path / "my pic (1).png"
     picture.write_bytes(b"x")
     path = str(picture)
@@ -251,7 +251,7 @@ def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) 
         ("osc", {"TMUX": "1"}, "\x1bPtmux;\x1b\x1b]9;It is done  really\x1b\x1b\\\x1b\\\a"),
     ],
 )
-def test_a_word_to_those_who_look_away(style: str, environment: dict[str, str], sequence: str) -> None:
+def test_terminal_notification_sequences(style: str, environment: dict[str, str], sequence: str) -> None:
     assert terminal_sequence(style, "It is done;\x1breally", environment) == sequence
 
 
@@ -265,21 +265,21 @@ def test_a_word_to_those_who_look_away(style: str, environment: dict[str, str], 
         (("terminal-notifier", "osascript"), {}, ("-title", "Holdfast", "-message", "-x  done")),
     ],
 )
-def test_a_note_on_the_desktop(
+def test_desktop_notification_command(
     programs: tuple[str, ...], environment: dict[str, str], shown: tuple[str, ...] | None
 ) -> None:
     found = desktop_command("-x;\x1bdone", environment, lambda name: name if name in programs else None)
     assert found == (shown and (programs[0], *shown))
 
 
-def test_what_a_mac_shows_is_no_part_of_the_script() -> None:
+def test_notification_text_is_an_argument_of_the_apple_script() -> None:
     command = desktop_command('"; do evil', {}, lambda name: name if name == "osascript" else None)
     assert command is not None
     assert command[-1] == '"  do evil'
     assert "evil" not in " ".join(command[:-1])
 
 
-def test_commands_have_names_and_actions_of_their_own() -> None:
+def test_own_commands_have_unique_names_and_existing_actions() -> None:
     assert len({command.name for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
         assert hasattr(HoldfastApp, f"action_{command.action}"), command.name

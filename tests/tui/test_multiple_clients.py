@@ -18,51 +18,51 @@ from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.approval_panel import ApprovalPanel, RequestPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
 from server.helpers import FeedModel, place, process, prompt
-from tui.looking import Screen, drawn, looking, standing
+from tui.app_driver import AppDriver, drawn, open_app, running_server
 
 
-async def test_two_screens_show_the_same() -> None:
+async def test_two_clients_show_the_same_conversation() -> None:
     model = FeedModel()
-    async with standing(model) as (_, server), looking(server) as one:
-        await one.write("go")
+    async with running_server(model) as (_, server), open_app(server) as one:
+        await one.submit("go")
         await model.asked.wait()
-        async with looking(server, session="last") as two:
+        async with open_app(server, session="last") as two:
             model.words.put_nowait("hello ")
-            await one.shows("hello")
-            await two.shows("hello")
+            await one.wait_for_text("hello")
+            await two.wait_for_text("hello")
             await two.pilot.press("escape", "escape")
-            await one.shows("Cancelled")
-            await two.shows("Cancelled")
-            await one.until(lambda: "2 here" in one.line("top-right"), "who else is there")
-            await two.until(lambda: "2 here" in two.line("top-right"), "who was there before")
-        await one.until(lambda: "here" not in one.line("top-right"), "the other one has left")
+            await one.wait_for_text("Cancelled")
+            await two.wait_for_text("Cancelled")
+            await one.wait_until(lambda: "2 here" in one.line("top-right"), "who else is there")
+            await two.wait_until(lambda: "2 here" in two.line("top-right"), "who was there before")
+        await one.wait_until(lambda: "here" not in one.line("top-right"), "the other one has left")
 
 
-async def test_a_server_that_is_killed_is_survived() -> None:
+async def test_app_survives_a_killed_server() -> None:
     """Nothing is lost and nothing flickers: what was shown stays while the connection is gone."""
     async with place() as where:
         where.project()
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
-            screen = Screen(app, pilot)
-            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
-            await screen.write("words=3")
-            await screen.shows("word3")
-            await screen.write("words=5000 pause=50")
-            await screen.shows("word2 ")
+            screen = AppDriver(app, pilot)
+            await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
+            await screen.submit("words=3")
+            await screen.wait_for_text("word3")
+            await screen.submit("words=5000 pause=50")
+            await screen.wait_for_text("word2 ")
             before = screen.conversation()
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
-            await screen.until(lambda: "reconnecting" in screen.line("top-right"), "the quiet notice")
+            await screen.wait_until(lambda: "reconnecting" in screen.line("top-right"), "the quiet notice")
             assert before.splitlines()[0] in screen.conversation()
             async with process(where):
-                await screen.until(lambda: app.connection.state == "live", "the line is back")
-                await screen.until(lambda: not screen.app.connection.runs(), "what was cut has its end")
-                await screen.write("words=4")
-                await screen.shows("word4")
+                await screen.wait_until(lambda: app.connection.state == "live", "the line is back")
+                await screen.wait_until(lambda: not screen.app.connection.runs(), "what was cut has its end")
+                await screen.submit("words=4")
+                await screen.wait_for_text("word4")
                 assert screen.conversation().count("▌ words=3") == 1
                 await pilot.press("ctrl+c")
-                await screen.until(lambda: not app.is_running, "the app has ended")
+                await screen.wait_until(lambda: not app.is_running, "the app has ended")
 
 
 @pytest.mark.parametrize(
@@ -72,81 +72,81 @@ async def test_a_server_that_is_killed_is_survived() -> None:
         ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionPanel),
     ],
 )
-async def test_what_a_killed_server_had_asked_is_closed(ask: str, panel: type[RequestPanel]) -> None:
+async def test_requests_of_a_killed_server_are_closed(ask: str, panel: type[RequestPanel]) -> None:
     """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
     async with place() as where:
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
-            screen = Screen(app, pilot)
-            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
-            await screen.write(ask)
-            await screen.asks(panel)
+            screen = AppDriver(app, pilot)
+            await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
+            await screen.submit(ask)
+            await screen.wait_for_panel(panel)
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
-            await screen.until(lambda: app.connection.state != "live", "the line is cut")
+            await screen.wait_until(lambda: app.connection.state != "live", "the line is cut")
             async with process(where):
-                await screen.answered()
-                await screen.write("words=4")
-                await screen.shows("word4")
+                await screen.wait_for_no_panel()
+                await screen.submit("words=4")
+                await screen.wait_for_text("word4")
                 assert not (where.root / "project" / "x").exists()
                 await pilot.press("ctrl+c")
-                await screen.until(lambda: not app.is_running, "the app has ended")
+                await screen.wait_until(lambda: not app.is_running, "the app has ended")
 
 
-async def test_who_comes_back_with_yolo_does_not_bring_it_to_the_others() -> None:
+async def test_reconnecting_yolo_client_does_not_change_the_workspace_mode() -> None:
     async with place() as where:
         address = ServerLocation(where.address, str(where.data), can_be_started=False)
         other, mine = HoldfastApp(address, where.project()), HoldfastApp(address, where.project(), yolo=True)
         async with process(where) as first, other.run_test() as theirs, mine.run_test() as pilot:
-            screen = Screen(mine, pilot)
-            await Screen(other, theirs).until(lambda: other.connection.state == "live", "the workspace is open")
-            await screen.until(lambda: mine.connection.state == "live", "and open here")
+            screen = AppDriver(mine, pilot)
+            await AppDriver(other, theirs).wait_until(lambda: other.connection.state == "live", "the workspace is open")
+            await screen.wait_until(lambda: mine.connection.state == "live", "and open here")
             assert not (await mine.connection.client.get_skip(mine.connection.workspace)).skip
             await other.connection.close()
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
-            await screen.until(lambda: mine.connection.state == "broken", "the line is cut")
+            await screen.wait_until(lambda: mine.connection.state == "broken", "the line is cut")
             async with process(where):
-                await screen.until(lambda: mine.connection.state == "live", "the line is back")
+                await screen.wait_until(lambda: mine.connection.state == "live", "the line is back")
                 assert not (await mine.connection.client.get_skip(mine.connection.workspace)).skip
 
 
-def colours_of(screen: Screen) -> list[Segment]:
+def colours_of(screen: AppDriver) -> list[Segment]:
     return [segment for segment in drawn(screen) if segment.style and (segment.style.color or segment.style.bgcolor)]
 
 
 async def test_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with standing() as (_, server), looking(server) as screen:
-        await screen.write("hello")
-        await screen.shows("echo: hello")
+    async with running_server() as (_, server), open_app(server) as screen:
+        await screen.submit("hello")
+        await screen.wait_for_text("echo: hello")
         assert colours_of(screen) == []
         await screen.pilot.press("ctrl+p")
-        await screen.opens(Picker)
+        await screen.wait_for_dialog(Picker)
         assert colours_of(screen) == []
         chosen = [segment.text for segment in drawn(screen) if segment.style and segment.style.reverse]
         assert "New session" in "".join(chosen)
 
 
-async def test_who_looks_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_away_user_is_notified(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FeedModel()
-    async with standing(model) as (_, server), looking(server) as screen:
+    async with running_server(model) as (_, server), open_app(server) as screen:
         written: list[str] = []
         monkeypatch.setattr(screen.app.context, "write_terminal", written.append)
-        await screen.write("go")
+        await screen.submit("go")
         await model.asked.wait()
         screen.app.notifier.is_away = True
         model.words.put_nowait(None)
-        await screen.until(lambda: bool(written), "a word to who is away")
+        await screen.wait_until(lambda: bool(written), "a word to who is away")
         screen.app.notifier.is_away = False
         model.words.put_nowait(None)
-        await screen.write("again")
-        await screen.until(lambda: screen.conversation().count("◇") == 2, "the second end")
+        await screen.submit("again")
+        await screen.wait_until(lambda: screen.conversation().count("◇") == 2, "the second end")
         assert len(written) == 1
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_who_looks_away_is_told_on_the_desktop(
+async def test_away_user_is_notified_on_the_desktop(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, works: bool
 ) -> None:
     """With a program of the desktop; where that fails, through the terminal."""
@@ -157,70 +157,70 @@ async def test_who_looks_away_is_told_on_the_desktop(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    async with standing() as (_, server), looking(server) as screen:
+    async with running_server() as (_, server), open_app(server) as screen:
         written: list[str] = []
         monkeypatch.setattr(screen.app.context, "write_terminal", written.append)
         await screen.app.connection.client.config_set(
             screen.app.connection.workspace, "options.notifications", "native"
         )
-        await screen.until(lambda: screen.app.context.options.get("notifications") == "native", "the setting")
+        await screen.wait_until(lambda: screen.app.context.options.get("notifications") == "native", "the setting")
         screen.app.notifier.is_away = True
-        await screen.write("go")
+        await screen.submit("go")
         if works:
-            await screen.until(lambda: said.exists() and "Completed" in said.read_text(), "the note")
+            await screen.wait_until(lambda: said.exists() and "Completed" in said.read_text(), "the note")
             assert said.read_text().splitlines()[:3] == ["--app-name=Holdfast", "--", "Holdfast"]
             assert written == []
         else:
-            await screen.until(lambda: any("Completed" in text for text in written), "the terminal is asked")
+            await screen.wait_until(lambda: any("Completed" in text for text in written), "the terminal is asked")
 
 
-async def test_a_provider_that_is_asked_again_is_said() -> None:
+async def test_retries_of_a_provider_are_shown() -> None:
     model = FeedModel()
-    async with standing(model) as (_, server), looking(server) as screen:
-        await screen.write("go")
+    async with running_server(model) as (_, server), open_app(server) as screen:
+        await screen.submit("go")
         await model.asked.wait()
         session = screen.app.connection.session
         assert session is not None
         engine = server.manager.handles[0].workspace.engine
         notice = AgentNotice("retrying", "The provider is busy: again in 3 s.", session_id=session)
         engine.outlet.publish_live(AgentEvent(Change("updated", notice)))
-        await screen.until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")
+        await screen.wait_until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")
         model.words.put_nowait("here")
-        await screen.until(lambda: "Writing" in screen.line("activity"), "it goes on")
+        await screen.wait_until(lambda: "Writing" in screen.line("activity"), "it goes on")
         instead = AgentNotice("fallback", "There is no such model.", session_id=session)
         engine.outlet.publish_live(AgentEvent(Change("updated", instead)))
-        await screen.said("There is no such model.")
+        await screen.wait_for_notice("There is no such model.")
 
 
-async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work() -> None:
+async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
     """With the real server: what a command prints comes before its end, and a helper's tools stand below its call."""
     async with place() as where, process(where):
         app = HoldfastApp(
             ServerLocation(where.address, str(where.data), can_be_started=False), where.project(), yolo=True
         )
         async with app.run_test(size=(110, 40)) as pilot:
-            screen = Screen(app, pilot)
-            await screen.until(lambda: app.connection.state == "live", "the workspace is open")
-            await screen.write("!echo from the shell")
-            await screen.shows("▌ $ echo from the shell")
-            await screen.write('tool=bash {"command": "echo so far; cat fifo || sleep 60"}')
-            await screen.shows("│ so far")
+            screen = AppDriver(app, pilot)
+            await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
+            await screen.submit("!echo from the shell")
+            await screen.wait_for_text("▌ $ echo from the shell")
+            await screen.submit('tool=bash {"command": "echo so far; cat fifo || sleep 60"}')
+            await screen.wait_for_text("│ so far")
             assert "◐ bash" in screen.conversation()
             await screen.pilot.press("escape", "escape")
-            await screen.shows("■ Cancelled")
-            await screen.write('tool=agent {"prompt": "tool=ls"}')
-            await screen.shows("│ ● ls")
-            await screen.until(lambda: not app.connection.runs(), "the end")
+            await screen.wait_for_text("■ Cancelled")
+            await screen.submit('tool=agent {"prompt": "tool=ls"}')
+            await screen.wait_for_text("│ ● ls")
+            await screen.wait_until(lambda: not app.connection.runs(), "the end")
             session = app.connection.session
         location = ServerLocation(where.address, str(where.data), can_be_started=False)
         again = HoldfastApp(location, where.project(), session=str(session))
         async with again.run_test(size=(110, 40)) as pilot:
-            await Screen(again, pilot).shows("│ ● ls")
+            await AppDriver(again, pilot).wait_for_text("│ ● ls")
 
 
-async def test_what_happens_while_a_session_is_opened_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_during_opening_of_a_session_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot that was on its way when the stream went on does not take back what the stream said."""
-    async with standing() as (_, server), looking(server) as screen:
+    async with running_server() as (_, server), open_app(server) as screen:
         other, workspace = await server.opened()
         session = await other.create_session(workspace, "Busy")
         take = screen.app.connection.client.snapshot
@@ -236,13 +236,13 @@ async def test_what_happens_while_a_session_is_opened_is_seen(monkeypatch: pytes
 
         monkeypatch.setattr(screen.app.connection.client, "snapshot", late)
         await screen.app.connection.open_session(session.id)
-        await screen.shows("▌ meanwhile")
-        await screen.shows("echo: meanwhile")
+        await screen.wait_for_text("▌ meanwhile")
+        await screen.wait_for_text("echo: meanwhile")
 
 
-async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_chosen_session_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of their snapshots comes first."""
-    async with standing() as (_, server), looking(server) as screen:
+    async with running_server() as (_, server), open_app(server) as screen:
         other, workspace = await server.opened()
         first, second = [(await other.create_session(workspace, title)).id for title in ("First", "Second")]
         await prompt(other, workspace, second, "what to see", "r1")
@@ -262,10 +262,10 @@ async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch
         assert [message.role for message in screen.app.connection.messages()] == ["user", "assistant"]
 
 
-async def test_a_session_that_cannot_be_opened_leaves_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with standing() as (_, server), looking(server) as screen:
-        await screen.write("hello")
-        await screen.shows("echo: hello")
+async def test_failed_opening_keeps_the_current_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_server() as (_, server), open_app(server) as screen:
+        await screen.submit("hello")
+        await screen.wait_for_text("echo: hello")
         connection = screen.app.connection
         session = connection.session
 
@@ -277,5 +277,5 @@ async def test_a_session_that_cannot_be_opened_leaves_the_one_at_hand(monkeypatc
             with pytest.raises(ClientError):
                 await connection.open_session(SessionId("other"))
         assert connection.session == session
-        await screen.write("and on")
-        await screen.shows("echo: and on")
+        await screen.submit("and on")
+        await screen.wait_for_text("echo: and on")

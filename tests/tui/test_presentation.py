@@ -9,6 +9,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.theme import BUILTIN_THEMES, Theme
 
+from holdfast.client.terminal_text import final_line
 from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.block_render import estimate_tokens, render_block
@@ -17,22 +18,21 @@ from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS, key_hints, register_key_
 from holdfast.tui.palette import DARK, LIGHT, THEMES, default_theme, derive_palette
 from holdfast.tui.pickers import missing_requirement, model_items
 from holdfast.tui.screens.picker import PickerItem, filter_items, fit_width
-from holdfast.tui.terminal_text import final_line
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
-from tui.looking import drawn, looking, standing
-from tui.painted import CALL, DONE, message
+from tui.app_driver import drawn, open_app, running_server
+from tui.message_builders import CALL, DONE, message
 
 EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x08"
 
 
-async def test_no_text_of_others_steers_the_terminal() -> None:
+async def test_untrusted_text_contains_no_terminal_controls() -> None:
     command = Call("bash", json.dumps({"command": r"printf 'x\033]0;title\007y \033[31mred'"}))
     model = ScriptedModel([Step((command,)), Step((Say(f"{EVIL} `{EVIL}`"),))])
-    async with standing(model) as (_, server), looking(server, yolo=True) as screen:
-        await screen.write(f"go {EVIL}")
-        await screen.until(lambda: not screen.app.connection.runs() and "◇" in screen.conversation(), "the end")
+    async with running_server(model) as (_, server), open_app(server, yolo=True) as screen:
+        await screen.submit(f"go {EVIL}")
+        await screen.wait_until(lambda: not screen.app.connection.runs() and "◇" in screen.conversation(), "the end")
         screen.app.notify(EVIL, markup=False)
-        await screen.said("title")
+        await screen.wait_for_notice("title")
         steering = {letter for segment in drawn(screen) for letter in segment.text if not letter.isprintable()}
         assert steering <= {"\n"}
         assert "│ xy red" in screen.conversation()
@@ -48,7 +48,7 @@ async def test_no_text_of_others_steers_the_terminal() -> None:
         ("\x1b(Bq\x1b", "q"),
     ],
 )
-def test_output_is_shown_as_one_would_have_read_it(line: str, read: str) -> None:
+def test_command_output_is_shown_as_a_terminal_would(line: str, read: str) -> None:
     assert final_line(line) == read
     assert output_lines(ToolBlock("bash", "{}", "done", f"{line}\n\nlast")) == [
         ("plain", read),
@@ -69,7 +69,7 @@ def test_output_is_shown_as_one_would_have_read_it(line: str, read: str) -> None
         (("enter",), "\r"),
     ],
 )
-def test_keys_of_every_age_count(keys: tuple[str, ...], sent: str) -> None:
+def test_key_encodings_of_older_terminals(keys: tuple[str, ...], sent: str) -> None:
     register_key_sequences()
     parser = XTermParser()
     heard = [item.key for item in (*parser.feed(sent), *parser.feed("")) if isinstance(item, events.Key)]
@@ -78,7 +78,7 @@ def test_keys_of_every_age_count(keys: tuple[str, ...], sent: str) -> None:
 
 
 @pytest.mark.parametrize("theme", [*THEMES, *BUILTIN_THEMES.values()], ids=lambda theme: theme.name)
-def test_every_theme_gives_the_conversation_its_colours(theme: Theme) -> None:
+def test_every_theme_has_a_palette(theme: Theme) -> None:
     palette = derive_palette(theme.to_color_system().generate(), is_dark=theme.dark)
     assert palette.code_theme == (DARK if theme.dark else LIGHT).code_theme
     change = json.dumps({"old_content": "a\n", "new_content": "b\n"})
@@ -111,7 +111,7 @@ PROVIDERS: list[dict[str, Any]] = [
 ]
 
 
-def test_models_that_can_be_used_come_first_and_others_are_found_by_typing() -> None:
+def test_usable_models_are_listed_first_and_others_are_searchable() -> None:
     choices = model_items(PROVIDERS, "near/small")
     assert filter_items(choices, "") == [
         PickerItem("near/small", "small", "128k tokens · $0.25 in, $2 out", "●", "Near"),
@@ -122,19 +122,19 @@ def test_models_that_can_be_used_come_first_and_others_are_found_by_typing() -> 
     assert missing_requirement(PROVIDERS, "near") == missing_requirement(PROVIDERS, "nobody") == ""
 
 
-def test_lines_of_a_list_are_as_wide_as_the_column() -> None:
+def test_list_entries_are_padded_to_the_column_width() -> None:
     assert fit_width("ab", 4) == "ab  "
     assert fit_width("abcdef", 4) == "abc…"
     assert fit_width("日本語", 4) == "日 …"
 
 
-def test_hints_name_keys_and_what_they_do() -> None:
+def test_key_hints_contain_keys_and_descriptions() -> None:
     line = key_hints(("enter", "send"), ("", "by the way"))
     assert line.plain == "enter send · by the way"
     assert [line.plain[span.start : span.end].strip() for span in line.spans if span.style == "bold"] == ["enter"]
 
 
-def test_an_answer_under_way_is_counted_roughly() -> None:
+def test_tokens_of_a_streaming_answer_are_estimated() -> None:
     parts = (
         ReasoningPart(Reasoning("h" * 40, "", 1)),
         TextPart(Text("w" * 400)),
@@ -150,14 +150,14 @@ def test_an_answer_under_way_is_counted_roughly() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_dialog_is_as_high_as_what_is_in_it(size: tuple[int, int]) -> None:
+async def test_dialog_height_follows_its_content(size: tuple[int, int]) -> None:
     """However long the change: below the answers there is nothing, and the answers are in sight."""
     text = "".join(f"line {number}\n" for number in range(200))
     call = Call("write", json.dumps({"file_path": "long.txt", "content": text}))
     model = ScriptedModel([Step((call,)), Step((Say("done"),))])
-    async with standing(model) as (_, server), looking(server, size=size) as screen:
-        await screen.write("write it")
-        await screen.asks(ApprovalPanel)
+    async with running_server(model) as (_, server), open_app(server, size=size) as screen:
+        await screen.submit("write it")
+        await screen.wait_for_panel(ApprovalPanel)
         dialog = screen.app.screen.query_one(".request")
         assert sum(child.outer_size.height + child.styles.margin.height for child in dialog.displayed_children) <= (
             dialog.size.height
