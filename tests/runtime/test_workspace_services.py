@@ -131,7 +131,7 @@ async def completion_error(place: Place) -> None:
 
 
 async def extensions_ready(place: Place) -> None:
-    assert place.parts.extensions_ready == place.services.extensions.settled
+    assert place.parts.extensions_ready == place.services.extensions.wait_settled
 
 
 async def judge(place: Place) -> None:

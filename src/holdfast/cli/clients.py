@@ -121,6 +121,6 @@ def acp_command(*, data_dir: str | None, host: str | None) -> None:
     with report_errors():
         if find_spec("acp") is None:
             raise CommandError(f"This needs the package agent-client-protocol: {install_command('acp')}.")
-        from holdfast.acp.editor_connection import speak
+        from holdfast.acp.editor_connection import serve_editor
 
-        speak(locate(host, data_dir))
+        serve_editor(locate(host, data_dir))

@@ -254,7 +254,7 @@ class WorkspaceServices:
                 lambda: self.configuration.settings,
                 os.environ,
                 self.extensions.notes,
-                self.extensions.look,
+                self.extensions.rescan,
                 self.scan.current,
             ),
             subagent_types=subagent_types,
@@ -262,7 +262,7 @@ class WorkspaceServices:
             environment=self.environment,
             cleanup=self.jobs.end_run,
             completion_error=self.jobs.fault_of,
-            extensions_ready=self.extensions.settled,
+            extensions_ready=self.extensions.wait_settled,
             hooks=self.extensions.hooks,
             rules_allow=self._allows,
             named_model=None if self.choice is None else self.choice.named,
@@ -282,7 +282,7 @@ class WorkspaceServices:
 
     def _tools(self) -> BuiltinTools:
         more = (
-            Agent(self.extensions.agents.offered),
+            Agent(self.extensions.agents.descriptions),
             AgenticFetch(),
             _ConfinedBash(self),
             JobKill(self.jobs),
@@ -295,8 +295,8 @@ class WorkspaceServices:
             settings=lambda: self.settings.tools,
             # Asked before each step, when the model was just looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable()),
-            skill_at=self.extensions.skills.at,
+            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable_directories()),
+            skill_at=self.extensions.skills.by_path,
             known_todos=self._todos,
             facts=self._facts,
             log_file=lambda: self._house.data_dir / "logs" / "server.log",
@@ -325,7 +325,7 @@ class WorkspaceServices:
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],
-            "agents": [name for name, _ in self.extensions.agents.offered()],
+            "agents": [name for name, _ in self.extensions.agents.descriptions()],
             "sandbox": [self.sandbox_state().mode],
         }
 

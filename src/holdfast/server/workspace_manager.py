@@ -381,7 +381,7 @@ class WorkspaceManager:
         """Remove the MCP servers of clients that have no claim any more."""
         for client in handle.lenders - self.claims(handle).keys():
             handle.lenders.discard(client)
-            handle.services.extensions.mcp.lend(client, {})
+            handle.services.extensions.mcp.set_client_servers(client, {})
 
     def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
         """The claims of clients on a workspace."""

@@ -99,7 +99,7 @@ def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> 
 
 
 async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
-    await handle.services.extensions.skills.first()
+    await handle.services.extensions.skills.wait_first_scan()
     body = WorkspaceBody(
         handle.id,
         handle.path,
