@@ -96,6 +96,7 @@ def serve(data_dir: Path, project: Path, pause: float) -> None:
 
 async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     model = ScriptedModel(script, pause=lambda: pause)
+    # Titles would add model requests that are not part of the script.
     settings = EngineSettings(titles=False)
     ledger = SqliteLedger(data_dir)
     services = FixedServices(ledger, ScriptedModels(model), settings=settings)

@@ -60,6 +60,7 @@ def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, 
     from holdfast.runtime.model_selection import SelectedModels, model_sources
 
     configuration = load_configuration(cwd, data_dir)
+    # Model data is cached in the data directory, which also contains the trust file.
     data = Path(configuration.locations.trust_file).parent
     credentials = Credentials(configuration.locations.credentials_file, os.environ)
     models = SelectedModels(model_sources(configuration, credentials, data))
