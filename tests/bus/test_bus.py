@@ -11,7 +11,7 @@ from bus.ears import Ear
 from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
-from holdfast.domain.deleted_sessions import empty_session
+from holdfast.domain.deleted_sessions import redact_session
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import (
     Change,
@@ -374,7 +374,7 @@ async def test_a_reader_that_is_behind_gets_nothing_of_a_deleted_session() -> No
     for event in events:
         stage.bus.publish([stage.commit(event)])
     stage.bus.publish_live(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 0, "canary")))
-    gone = SessionEvent(Change("deleted", empty_session(stored_session("s"))))
+    gone = SessionEvent(Change("deleted", redact_session(stored_session("s"))))
     stage.bus.publish([stage.commit(gone)])
     seen: list[object] = []
     while len([event for event in seen if isinstance(event, SessionEvent)]) == 0:

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import msgspec
 
 from holdfast.client.events import StreamEvent
-from holdfast.domain.events import Spoken
+from holdfast.domain.events import StreamedEvent
 from holdfast.domain.ids import SessionId
 
 __all__ = ["ABOUT_A_SESSION", "TYPES", "event_of"]
@@ -108,7 +108,7 @@ PLAIN: dict[str, Json] = {
     "hello": {"cursor": 1, "oldest": 1, "epoch": 1},
     "gap": {"cursor": 1, "oldest": 1, "epoch": 1},
 }
-TYPES = tuple(sorted(kind.__struct_config__.tag for kind in get_args(Spoken)))
+TYPES = tuple(sorted(kind.__struct_config__.tag for kind in get_args(StreamedEvent)))
 ABOUT_A_SESSION = frozenset(
     name for name, tree in {**CHANGES, **PLAIN}.items() if "session_id" in tree or name == "session"
 )
@@ -119,5 +119,5 @@ def event_of(name: str, session: SessionId, number: int | None = None, change: s
     tree = CHANGES.get(name) or PLAIN[name]
     filled = {key: session if value == "{s}" else value for key, value in tree.items()}
     payload: Json = {"type": change, "payload": filled} if name in CHANGES else filled
-    event: Any = msgspec.convert({"type": name, "payload": payload}, Spoken)
+    event: Any = msgspec.convert({"type": name, "payload": payload}, StreamedEvent)
     return StreamEvent(event, number)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from holdfast.client.address import Address
-from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, SessionEvent, Spoken
+from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, SessionEvent, StreamedEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
 from holdfast.protocol.sse import frame
@@ -54,7 +54,7 @@ def session_event(name: str) -> SessionEvent:
     return SessionEvent(Change("updated", session))
 
 
-def frame_of(event: Spoken, number: int | None = None) -> bytes:
+def frame_of(event: StreamedEvent, number: int | None = None) -> bytes:
     return frame(msgspec.json.encode(event), number)
 
 

@@ -3,12 +3,21 @@
 from client.play import frame_of, session_event
 from holdfast.client.backoff import Backoff
 from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_event
-from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, RunComplete, RunCompleteEvent, Spoken
+from holdfast.domain.events import (
+    Change,
+    Gap,
+    GapEvent,
+    Hello,
+    HelloEvent,
+    RunComplete,
+    RunCompleteEvent,
+    StreamedEvent,
+)
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.http11.sse import SseEvent, SseReader
 
 
-def through_the_wire(event: Spoken, number: int | None = None) -> StreamEvent:
+def through_the_wire(event: StreamedEvent, number: int | None = None) -> StreamEvent:
     (raw,) = SseReader().feed(frame_of(event, number))
     return decode_event(raw)
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast.extensions
 import holdfast.tools
-from holdfast.domain.tools import TOOLS, UNASKED, is_known_tool, our_tool, suggest
+from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, canonical_tool_name, is_known_tool, suggest
 from holdfast.tools.base import BaseTool
 
 
@@ -26,7 +26,7 @@ def test_every_tool_is_listed_and_no_other() -> None:
     kinds = [kind for kind in _below(BaseTool) if kind.__module__.startswith("holdfast.")]
     names = {kind.name for kind in kinds if isinstance(getattr(kind, "name", None), str)}
     assert names == set(TOOLS)
-    assert set(TOOLS) >= UNASKED
+    assert set(TOOLS) >= TOOLS_WITHOUT_REQUESTS
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_names_that_are_not(name: str) -> None:
 def test_guesses() -> None:
     assert suggest("bahs") == "; did you mean bash?"
     assert suggest("x" * 100) == suggest("qqqqq") == "."
-    assert our_tool("VIEW") == "view"
+    assert canonical_tool_name("VIEW") == "view"

@@ -13,7 +13,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
-from holdfast.domain.tools import TOOLS, UNASKED, Permit, SubagentTask, ToolContext, ToolOutcome
+from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
@@ -279,7 +279,7 @@ def test_a_clear_leaves_the_running_turn_and_those_that_joined_it() -> None:
 # Tools.
 
 
-@pytest.mark.parametrize("name", [*sorted(UNASKED), "tool"])
+@pytest.mark.parametrize("name", [*sorted(TOOLS_WITHOUT_REQUESTS), "tool"])
 @pytest.mark.parametrize("decision", ["allow", "deny"])
 async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision: str) -> None:
     seen: list[Permit] = []
@@ -295,7 +295,7 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
     await world.workspace.inputs.submit(prompt)
     await world.quiet()
-    is_asked = name in UNASKED
+    is_asked = name in TOOLS_WITHOUT_REQUESTS
     assert tool.started == (0 if is_asked and decision == "deny" else 1)
     if is_asked:
         (permit,) = seen

@@ -20,7 +20,7 @@ from holdfast.domain.approvals import (
 )
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -59,15 +59,15 @@ class Scene:
             self.ran.append(context.run_id)
             return ToolOutcome("ran")
 
-        async def inquire(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            answers = await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+        async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            answers = await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
             return ToolOutcome("dismissed" if answers is None else str(answers[0].yes))
 
         def script(request: ModelRequest) -> Step:
             is_first = request.messages[-1].role == "user"
             return Step((Call("bash"), Call("ask")) if is_first else (Say("done"),))
 
-        tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", inquire, is_parallel=True)]
+        tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", ask_questions, is_parallel=True)]
         world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
         world.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
         return world
@@ -141,21 +141,21 @@ async def test_a_call_that_was_never_allowed_is_not_said_to_have_had_effects(how
 RUN, CALL = RunId("r1"), ToolCallId("c1")
 
 
-def _requested(ask: str = "p1", *, run: RunId = RUN, continues: bool = False) -> AskEvent:
+def _requested(ask: str = "p1", *, run: RunId = RUN, continues: bool = False) -> ApprovalEvent:
     request = PermissionRequest(
         ask, SessionId("s"), CALL, "bash", "run", "execute", {}, "/w", run_id=run, continues=continues
     )
     return PermissionRequestEvent(Change("created", request))
 
 
-def _noted(ask: str = "p1", *, granted: bool = False, denied: bool = False) -> AskEvent:
+def _noted(ask: str = "p1", *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
     return PermissionNotificationEvent(Change("created", PermissionNotification(CALL, granted, denied, ask)))
 
 
 _QUESTION = QuestionRequestEvent(Change("created", QuestionRequest("q1", SessionId("s"), CALL, (), run_id=RUN)))
 _ANSWERED = QuestionNotificationEvent(Change("created", QuestionNotification("q1")))
 
-HISTORIES: dict[str, tuple[tuple[AskEvent, ...], bool]] = {
+HISTORIES: dict[str, tuple[tuple[ApprovalEvent, ...], bool]] = {
     "asked": ((_requested(), _noted()), True),
     "denied, and its result was lost": ((_requested(), _noted(denied=True)), True),
     "allowed": ((_requested(), _noted(granted=True)), False),

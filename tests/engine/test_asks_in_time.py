@@ -160,7 +160,7 @@ def begin(asks: Approvals, kind: Kind, session: SessionId) -> "asyncio.Task[obje
     context = Context(session)
     if kind == "permission":
         return start(asks.permit(context, PERMIT, interactive=True))  # type: ignore[arg-type]
-    return start(asks.inquire(context, Inquiry((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
+    return start(asks.ask_questions(context, Inquiry((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
 
 
 def open_ones(asks: Approvals) -> tuple[PermissionRequest | QuestionRequest, ...]:

@@ -114,7 +114,7 @@ class Place:
             self.tool,
             SimpleTool("beside", self._act, is_parallel=True),
             SimpleTool("ask", self._ask),
-            SimpleTool("inquire", self._inquire),
+            SimpleTool("ask_questions", self._inquire),
             SimpleTool("agent", self._send),
         ]
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
@@ -153,7 +153,7 @@ class Place:
         return ToolOutcome("allowed")
 
     async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
         return ToolOutcome("answered")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -261,7 +261,7 @@ for failure in (ToolError("no"), ValueError("bug"), StorageUnavailable(), Permis
         SCENES[f"a tool raises {type(failure).__name__} in {len(step.acts)}"] = fail_tool
 
 for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, Announce, CloseRequest, CreateSession):
-    for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("inquire"),)))):
+    for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("ask_questions"),)))):
 
         async def fail_store(place: Place, kind: type = kind, step: Step = step) -> None:
             await place.prompt(step)
@@ -323,13 +323,13 @@ async def _(place: Place) -> None:
     await place.world.quiet()
 
 
-for state in ("model", "tool", "ask", "inquire", "agent"):
+for state in ("model", "tool", "ask", "ask_questions", "agent"):
 
     async def cancel(place: Place, state: str = state) -> None:
         inner = Step((Call("ask"),))
         await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
         asks = place.world.workspace.approvals
-        if state in ("ask", "inquire", "agent"):
+        if state in ("ask", "ask_questions", "agent"):
             await until(lambda: asks.permissions or asks.questions)
         await place.world.cancel()
 

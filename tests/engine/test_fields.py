@@ -179,13 +179,16 @@ async def opened() -> World:
         await context.permit(Permit("bash", "execute", "/there", "run it", {"command": "make"}, "make"))
         return ToolOutcome("ran")
 
-    async def inquire(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+    async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         questions = (Question("", "yes_no", "Really?"), Question("", "yes_no", "And this?"))
-        answers = await context.inquire(Inquiry(questions, "Sure", "About this"))
+        answers = await context.ask_questions(Inquiry(questions, "Sure", "About this"))
         return ToolOutcome(str([item.yes for item in answers or ()]))
 
-    tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("inquire", inquire, is_parallel=True)]
-    steps = [Step((Call("bash", id=ToolCallId("c1")), Call("inquire", id=ToolCallId("c2")))), Step((Say("done"),))]
+    tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("ask_questions", ask_questions, is_parallel=True)]
+    steps = [
+        Step((Call("bash", id=ToolCallId("c1")), Call("ask_questions", id=ToolCallId("c2")))),
+        Step((Say("done"),)),
+    ]
     world = await World.open(ScriptedModel(steps, info=PLAIN), tools=tools)
     world.workspace.approvals.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)

@@ -68,15 +68,15 @@ def test_what_a_tool_prints_is_told_while_it_runs_and_not_after_the_run() -> Non
 
         async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
             kept.append(context)
-            context.say("héllo ")
-            context.say("world")
+            context.publish_output("héllo ")
+            context.publish_output("world")
             return ToolOutcome("done")
 
         model = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))], info=PLAIN)
         world = await World.open(model, tools=[SimpleTool("tool", act)])
         await world.prompt("go", "r1")
         await world.quiet()
-        kept[0].say("too late")
+        kept[0].publish_output("too late")
         said = [event.payload for _, event in world.tape.events if isinstance(event, ToolOutputEvent)]
         assert [(item.offset, item.text) for item in said] == [(0, "héllo "), (6, "world")]
         answer = (await world.messages())[1]

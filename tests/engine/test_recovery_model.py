@@ -110,7 +110,7 @@ class Life:
         self.ledger = Mortal()
         self.acted: set[str] = set()
         self._names: tuple[str, ...] = dice.choice(
-            (("quick", "agent", "agent"), ("ask", "twice", "inquire"), ("quick", "nowhere"))
+            (("quick", "agent", "agent"), ("ask", "twice", "ask_questions"), ("quick", "nowhere"))
         )
         info = ModelInfo("test", "model", context_window=dice.choice([0, 400]))
         self.model = ScriptedModel(self._script, info=info, pause=lambda: dice.choice((0.0, 0.005, 0.02)))
@@ -120,7 +120,7 @@ class Life:
             SimpleTool("quick", self._act, is_parallel=self.dice.random() < 0.5),
             SimpleTool("ask", self._ask, is_parallel=True),
             SimpleTool("twice", self._twice),
-            SimpleTool("inquire", self._inquire),
+            SimpleTool("ask_questions", self._inquire),
             SimpleTool("agent", self._send, is_parallel=True),
         ]
         world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
@@ -223,7 +223,7 @@ class Life:
         return ToolOutcome("done twice")
 
     async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
         return await self._act(context, {})
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:

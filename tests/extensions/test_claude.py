@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.permission_rules import parse_rules
-from holdfast.domain.tools import our_tool, their_tool
+from holdfast.domain.tools import canonical_tool_name, claude_tool_name
 from holdfast.extensions.search_paths import our_model
 
 
@@ -13,7 +13,7 @@ from holdfast.extensions.search_paths import our_model
     [("Read", "view"), ("Bash", "bash"), ("mcp__git__log_all", "mcp_git_log_all"), ("view", "view"), ("X", "X")],
 )
 def test_tools(theirs: str, ours: str) -> None:
-    assert our_tool(theirs) == ours
+    assert canonical_tool_name(theirs) == ours
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_tools(theirs: str, ours: str) -> None:
     [("view", "Read"), ("multiedit", "MultiEdit"), ("agent", "Task"), ("mcp_git_log", "mcp__git__log")],
 )
 def test_their_tools(ours: str, theirs: str) -> None:
-    assert their_tool(ours) == theirs
+    assert claude_tool_name(ours) == theirs
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -27,21 +27,21 @@ def batch(name: str) -> QuestionRequest:
     return QuestionRequest(name, SessionId("s"), ToolCallId("c"), ())
 
 
-def asked(name: str) -> AskEvent:
+def asked(name: str) -> ApprovalEvent:
     return PermissionRequestEvent(Change("created", ask(name)))
 
 
-def told(name: str, *, granted: bool = False, denied: bool = False) -> AskEvent:
+def told(name: str, *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
     return PermissionNotificationEvent(
         Change("created", PermissionNotification(ToolCallId("c"), granted, denied, name))
     )
 
 
-def inquired(name: str) -> AskEvent:
+def inquired(name: str) -> ApprovalEvent:
     return QuestionRequestEvent(Change("created", batch(name)))
 
 
-def closed(name: str) -> AskEvent:
+def closed(name: str) -> ApprovalEvent:
     return QuestionNotificationEvent(Change("created", QuestionNotification(name)))
 
 
@@ -51,7 +51,7 @@ class Screen:
     def __init__(self, dialogs: CrushDialogs) -> None:
         self._dialogs = dialogs
 
-    def hear(self, event: AskEvent, now: float = 0.0) -> list[str]:
+    def hear(self, event: ApprovalEvent, now: float = 0.0) -> list[str]:
         return [_named(body) for body in self._dialogs.feed(event, encode_event(event), now)]
 
     def next_due(self) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain import events
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
-from holdfast.domain.events import AgentNotice, Change, ChangeKind, Event, Spoken
+from holdfast.domain.events import AgentNotice, Change, ChangeKind, Event, StreamedEvent
 from holdfast.domain.extensions import LspNotice, LspState, McpNotice, SkillStates
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
@@ -79,7 +79,7 @@ def event_of(kind: type[Any], change: ChangeKind, payload: Any) -> Any:  # noqa:
 
 
 def test_every_event_type_has_samples() -> None:
-    assert set(SAMPLES) == set(get_args(Spoken))
+    assert set(SAMPLES) == set(get_args(StreamedEvent))
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_samples_are_events() -> None:
     for kind, payloads in SAMPLES.items():
         for change, payload in product(KINDS, payloads):
             event: Event = event_of(kind, change, payload)
-            assert type(events.decode_spoken(msgspec.json.encode(event))) is kind
+            assert type(events.decode_streamed_event(msgspec.json.encode(event))) is kind

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     DurableEvent,
     MessageDelta,
@@ -354,7 +354,7 @@ def _in_session(operation: Operation, name: str) -> Operation:
     return operation
 
 
-ASKED: dict[str, AskEvent] = {
+ASKED: dict[str, ApprovalEvent] = {
     "permission": PermissionRequestEvent(
         Change("created", PermissionRequest("p", SessionId("s"), ToolCallId("c"), "bash", "run", "execute", {}, "/w"))
     ),

@@ -73,7 +73,7 @@ class Direct:
         self.permits.append(permit)
         self.on_permit(permit)
 
-    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         self.inquiries.append(inquiry)
         return self.answers
 
@@ -81,7 +81,7 @@ class Direct:
         self.subagent_tasks.append(task)
         return "said by the helper"
 
-    def say(self, text: str) -> None:
+    def publish_output(self, text: str) -> None:
         self.said.append(text)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
+from holdfast.domain.processes import JobInfo, TooManyJobs, UnknownJob
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from trials.hostile_commands import new_token, survivors
@@ -99,7 +99,7 @@ async def test_only_running_jobs_use_up_the_limit(world: World) -> None:
         await world.finish()
     for _ in range(3):
         world.start("sleep 1000")
-    with pytest.raises(NoRoomForJobs, match="015, 016, 017"):
+    with pytest.raises(TooManyJobs, match="015, 016, 017"):
         world.jobs.check_room()
     assert len(world.jobs.list()) <= 6
     await world.jobs.kill("015")
@@ -145,7 +145,7 @@ async def test_closing_stops_all_and_takes_no_more(world: World) -> None:
         world.start(f"trap '' TERM INT; echo on; while :; do sleep {token}; done")
     await world.jobs.close(limit=0.1)
     assert not [left for token in tokens for left in survivors(token)]
-    with pytest.raises(NoRoomForJobs):
+    with pytest.raises(TooManyJobs):
         world.jobs.check_room()
     assert world.busy == [True, False]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
+from holdfast.domain.processes import JobInfo, TooManyJobs, UnknownJob
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
 from holdfast.workspace.files import open_files
@@ -416,7 +416,7 @@ async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(world: World)
 async def test_room_for_jobs(world: World) -> None:
     first = world.start()
     second = world.start()
-    with pytest.raises(NoRoomForJobs, match="They are: 001, 002"):
+    with pytest.raises(TooManyJobs, match="They are: 001, 002"):
         world.start()
     await world.end(*first)
     third = world.start()

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.bus.frames import Frame
-from holdfast.domain.deleted_sessions import empty_event, session_of
+from holdfast.domain.deleted_sessions import redact_event, session_of
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
@@ -90,7 +90,7 @@ class _Ring:
         """Replace the frames of a deleted session."""
         for place, (frame, weight) in self._frames.items():
             if session_of(frame.event) == session:
-                emptied = Frame(frame.index, number=frame.number, event=empty_event(frame.event, session))
+                emptied = Frame(frame.index, number=frame.number, event=redact_event(frame.event, session))
                 self._frames[place] = (emptied, weight)
 
     def slice(self, start: int, limit: int) -> list[Frame]:

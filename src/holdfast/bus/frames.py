@@ -2,14 +2,14 @@
 
 import msgspec
 
-from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, Spoken, decode_event, encode_event
+from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, StreamedEvent, decode_event, encode_event
 
-__all__ = ["Frame", "Gap", "GapEvent", "Hello", "HelloEvent", "Spoken"]
+__all__ = ["Frame", "Gap", "GapEvent", "Hello", "HelloEvent", "StreamedEvent"]
 
 _encoder = msgspec.json.Encoder()
 
 
-def _encode(event: Spoken) -> bytes:
+def _encode(event: StreamedEvent) -> bytes:
     if isinstance(event, HelloEvent | GapEvent):
         return _encoder.encode(event)
     return encode_event(event)
@@ -25,7 +25,7 @@ class Frame:
     __slots__ = ("_body", "_event", "index", "number")
 
     def __init__(
-        self, index: int = 0, *, number: int | None = None, event: Spoken | None = None, body: bytes = b""
+        self, index: int = 0, *, number: int | None = None, event: StreamedEvent | None = None, body: bytes = b""
     ) -> None:
         self.index = index
         self.number = number
@@ -33,7 +33,7 @@ class Frame:
         self._body = body
 
     @property
-    def event(self) -> Spoken:
+    def event(self) -> StreamedEvent:
         """The decoded event."""
         event = self._event
         if event is None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.domain.events import GapEvent, HelloEvent, Spoken, decode_spoken
+from holdfast.domain.events import GapEvent, HelloEvent, StreamedEvent, decode_streamed_event
 from holdfast.http11.sse import SseEvent
 
 __all__ = ["CursorFilter", "StreamEvent", "UnknownEvent", "decode_event"]
@@ -20,7 +20,7 @@ class UnknownEvent(msgspec.Struct, frozen=True):
     payload: object = None
 
 
-ReceivedEvent: TypeAlias = Spoken | UnknownEvent
+ReceivedEvent: TypeAlias = StreamedEvent | UnknownEvent
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ def decode_event(raw: SseEvent) -> StreamEvent:
     """Decode an event. Never raises: an event that cannot be decoded keeps its number, and the stream continues."""
     event: ReceivedEvent
     try:
-        event = decode_spoken(raw.data)
+        event = decode_streamed_event(raw.data)
     except _UNREADABLE:
         try:
             event = _other_decoder.decode(raw.data)

@@ -13,7 +13,7 @@ from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
-    AskEvent,
+    ApprovalEvent,
     Change,
     Event,
     GapEvent,
@@ -206,7 +206,7 @@ class View:
                 return self._apply_unknown(event)
         return True
 
-    def _apply_request(self, event: AskEvent) -> bool:
+    def _apply_request(self, event: ApprovalEvent) -> bool:
         match event:
             case PermissionRequestEvent(change=request):
                 self.permissions[request.object.id] = msgspec.to_builtins(request.object)

@@ -20,7 +20,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
 
-__all__ = ["About", "about", "empty_body", "empty_event", "empty_session", "session_of"]
+__all__ = ["EventSubject", "event_subject", "redact_body", "redact_event", "redact_session", "session_of"]
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class _Change(msgspec.Struct, frozen=True):
     session_id: str = ""
 
 
-class About(msgspec.Struct, frozen=True):
+class EventSubject(msgspec.Struct, frozen=True):
     """Type, session and run of a stored event; the rest of it is not decoded."""
 
     type: str
@@ -55,20 +55,20 @@ class About(msgspec.Struct, frozen=True):
         return self.change.object.run_id
 
 
-_decoder = msgspec.json.Decoder(About)
+_decoder = msgspec.json.Decoder(EventSubject)
 
 
-def about(body: bytes) -> About:
+def event_subject(body: bytes) -> EventSubject:
     """Decode only the fields of a stored event that identify its session and run."""
     return _decoder.decode(body)
 
 
-def empty_body(body: bytes, session: str) -> bytes:
+def redact_body(body: bytes, session: str) -> bytes:
     """Return the bytes that replace a stored event of a deleted session."""
-    return encode_event(empty_event(decode_event(body), session))
+    return encode_event(redact_event(decode_event(body), session))
 
 
-def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
+def redact_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
     """Return the event that replaces one of a deleted session."""
     if isinstance(event, RunCompleteEvent):
         change = event.change
@@ -77,7 +77,7 @@ def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
     return RemovedEvent(Removed(SessionId(session)))
 
 
-def empty_session(session: Session) -> Session:
+def redact_session(session: Session) -> Session:
     """Return a deleted session as its last event shows it: its ids and times, without title, tasks and counts."""
     return Session(
         id=session.id,

@@ -30,7 +30,7 @@ HoldfastError
 from typing import Literal, TypeAlias
 
 from holdfast.domain.ids import RunId
-from holdfast.domain.surrogates import encodable
+from holdfast.domain.surrogates import replace_surrogates
 
 __all__ = [
     "BadRequest",
@@ -81,7 +81,7 @@ class HoldfastError(Exception):
     """Something went wrong in Holdfast."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(encodable(message or " ".join((type(self).__doc__ or "").split())))
+        super().__init__(replace_surrogates(message or " ".join((type(self).__doc__ or "").split())))
 
 
 class BadRequest(HoldfastError):

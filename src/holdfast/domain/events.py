@@ -20,7 +20,7 @@ from holdfast.domain.sessions import Session
 __all__ = [
     "AgentEvent",
     "AgentNotice",
-    "AskEvent",
+    "ApprovalEvent",
     "Attached",
     "AttachedEvent",
     "Change",
@@ -53,11 +53,11 @@ __all__ = [
     "RunEvent",
     "SessionEvent",
     "SkillsEvent",
-    "Spoken",
+    "StreamedEvent",
     "ToolOutput",
     "ToolOutputEvent",
     "decode_event",
-    "decode_spoken",
+    "decode_streamed_event",
     "encode_event",
 ]
 
@@ -310,11 +310,11 @@ class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
     payload: Gap
 
 
-AskEvent: TypeAlias = (
+ApprovalEvent: TypeAlias = (
     PermissionRequestEvent | PermissionNotificationEvent | QuestionRequestEvent | QuestionNotificationEvent
 )
 DurableEvent: TypeAlias = (
-    MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | RemovedEvent | AskEvent
+    MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | RemovedEvent | ApprovalEvent
 )
 LiveEvent: TypeAlias = (
     AgentEvent
@@ -328,12 +328,12 @@ LiveEvent: TypeAlias = (
     | ToolOutputEvent
 )
 Event: TypeAlias = DurableEvent | LiveEvent
-Spoken: TypeAlias = Event | HelloEvent | GapEvent
+StreamedEvent: TypeAlias = Event | HelloEvent | GapEvent
 """Everything that a reader of a stream can receive."""
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_spoken_decoder: msgspec.json.Decoder[Spoken] = msgspec.json.Decoder(Spoken)
+_streamed_decoder: msgspec.json.Decoder[StreamedEvent] = msgspec.json.Decoder(StreamedEvent)
 
 
 def encode_event(event: Event) -> bytes:
@@ -346,6 +346,6 @@ def decode_event(body: bytes) -> Event:
     return _decoder.decode(body)
 
 
-def decode_spoken(body: bytes) -> Spoken:
+def decode_streamed_event(body: bytes) -> StreamedEvent:
     """Decode a frame of a stream: an event of the workspace or a frame about the stream itself."""
-    return _spoken_decoder.decode(body)
+    return _streamed_decoder.decode(body)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     DurableEvent,
     MessageDelta,
     MessagePart,
@@ -221,7 +221,7 @@ class Announce(msgspec.Struct, frozen=True):
     the event closes.
     """
 
-    event: AskEvent
+    event: ApprovalEvent
 
 
 class CloseRequest(msgspec.Struct, frozen=True):

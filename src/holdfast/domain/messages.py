@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.surrogates import encodable
+from holdfast.domain.surrogates import replace_surrogates
 
 __all__ = [
     "Binary",
@@ -30,7 +30,7 @@ __all__ = [
     "ToolCallPart",
     "ToolResult",
     "ToolResultPart",
-    "encodable",
+    "replace_surrogates",
     "text_of",
 ]
 

@@ -24,7 +24,16 @@ import msgspec
 
 from holdfast.domain.approvals import Decision
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.tools import FOREIGN, MCP_FORM, TOOLS, UNASKED, Permit, matching_tools, our_tool, suggest
+from holdfast.domain.tools import (
+    FOREIGN,
+    MCP_FORM,
+    TOOLS,
+    TOOLS_WITHOUT_REQUESTS,
+    Permit,
+    canonical_tool_name,
+    matching_tools,
+    suggest,
+)
 from holdfast.domain.web_addresses import Address, AddressPattern, BadAddress, parse_pattern
 
 __all__ = ["BadRule", "Rule", "Scope", "escape", "parse_rules"]
@@ -217,7 +226,7 @@ _SCOPE = re.compile(
     re.S,
 )
 _SHELL = "bash"
-_WITHOUT_PATTERN = UNASKED | {"list_mcp_resources", "read_mcp_resource"}
+_WITHOUT_PATTERN = TOOLS_WITHOUT_REQUESTS | {"list_mcp_resources", "read_mcp_resource"}
 _FETCHING = frozenset({"fetch", "agentic_fetch"})
 _LONGEST_NAME = 64
 _FORMS = "write `tool`, `tool:action` or `tool(pattern)`; for a command `bash(command *)`."
@@ -291,7 +300,7 @@ class _Reader:
         """Return our name of the tool, and the actions that the rule covers; none means all."""
         if self.effect != "allow" and not action and (name in _BROAD or (has_pattern and name in _WRITERS)):
             return "*", _BROAD.get(name, _BROAD["Edit"])
-        tool = our_tool(name)
+        tool = canonical_tool_name(name)
         if name.lower() in FOREIGN:
             return name.lower(), ()
         if tool.lower().startswith("mcp_"):

@@ -13,9 +13,9 @@ __all__ = [
     "JobOutput",
     "JobState",
     "Mechanism",
-    "NoRoomForJobs",
     "SandboxState",
     "ShellResult",
+    "TooManyJobs",
     "UnknownJob",
 ]
 
@@ -58,7 +58,7 @@ class UnknownJob(NotFound, ToolError):
     """There is no such background job."""
 
 
-class NoRoomForJobs(ToolError):
+class TooManyJobs(ToolError):
     """Too many background jobs are running: stop one with job_kill, or wait for one to end."""
 
 

@@ -6,7 +6,7 @@ one of them, so they are replaced before it is decoded.
 
 import re
 
-__all__ = ["Halves", "encodable", "whole_json"]
+__all__ = ["Halves", "replace_json_surrogates", "replace_surrogates"]
 
 _PAIR_OR_HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -22,12 +22,12 @@ _LONGEST = 12
 _REPLACEMENT = rb"\ufffd"
 
 
-def encodable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return the text with each half character replaced by U+FFFD."""
     return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def whole_json(data: bytes) -> bytes:
+def replace_json_surrogates(data: bytes) -> bytes:
     """Return JSON text with half characters and invalid UTF-8 replaced."""
     try:
         data.decode("utf-8")

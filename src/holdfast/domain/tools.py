@@ -15,27 +15,27 @@ from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.models import ToolSpec
 
 __all__ = [
-    "ASKS_PEOPLE",
     "CLAUDE_NAMES",
     "FOREIGN",
+    "INTERACTIVE_TOOLS",
     "MCP_FORM",
     "TOOLS",
-    "UNASKED",
+    "TOOLS_WITHOUT_REQUESTS",
     "Inquiry",
     "Permit",
     "SubagentTask",
     "Tool",
     "ToolContext",
     "ToolOutcome",
+    "canonical_tool_name",
+    "claude_tool_name",
     "is_known_tool",
     "matching_tools",
-    "our_tool",
     "suggest",
-    "their_tool",
 ]
 
 
-ASKS_PEOPLE = frozenset({"question"})
+INTERACTIVE_TOOLS = frozenset({"question"})
 """Tools that only put questions to the user. Sub-agents and unattended runs do not get them."""
 
 
@@ -129,7 +129,7 @@ class ToolContext(Protocol):
     async def permit(self, permit: Permit) -> None:
         """Return when the action may proceed, at once or after a person agreed. Raises `PermissionDenied`."""
 
-    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         """Return one answer for each question, in the same order; None if the person dismissed the batch. Raises
         `ToolError` if there is no client that can answer.
         """
@@ -139,7 +139,7 @@ class ToolContext(Protocol):
         text.
         """
 
-    def say(self, text: str) -> None:
+    def publish_output(self, text: str) -> None:
         """Publish output of a tool that is still running, for clients. The model receives only the outcome."""
 
 
@@ -195,7 +195,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 permission for any tool, as `execute`.
 """
 
-UNASKED = frozenset(
+TOOLS_WITHOUT_REQUESTS = frozenset(
     {
         "agent",
         "holdfast_info",
@@ -240,7 +240,7 @@ FOREIGN = frozenset({"notebookedit", "notebookread", "exitplanmode", "slashcomma
 """Tools of Claude Code and Crush that have no counterpart here: a rule about one of them is vacuous, not a mistake."""
 
 
-def our_tool(name: str) -> str:
+def canonical_tool_name(name: str) -> str:
     """Return our name of a tool: `view` for `Read`, `mcp_git_log` for `mcp__git__log`. An unknown name is returned
     unchanged.
     """
@@ -249,7 +249,7 @@ def our_tool(name: str) -> str:
     return _OURS.get(name.lower(), name)
 
 
-def their_tool(name: str) -> str:
+def claude_tool_name(name: str) -> str:
     """Return Claude Code's name of a tool."""
     if name.startswith("mcp_"):
         return "mcp__" + name.removeprefix("mcp_").replace("_", "__", 1)
@@ -267,7 +267,7 @@ def is_known_tool(name: str) -> bool:
     """
     if name.lower() in FOREIGN:
         return True
-    ours = our_tool(name)
+    ours = canonical_tool_name(name)
     return bool(matching_tools(ours)) or MCP_FORM.fullmatch(ours) is not None or name.startswith("mcp__")
 
 

@@ -18,7 +18,7 @@ from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
-from holdfast.domain.tools import ASKS_PEOPLE, Tool
+from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool
 from holdfast.domain.usage import Usage, estimate_tokens
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
 from holdfast.engine.history import conversation, size_of
@@ -176,7 +176,7 @@ class _Loop:
         """
         if self._turn.run.interactive:
             return tools
-        return [tool for tool in tools if tool.spec.name not in ASKS_PEOPLE]
+        return [tool for tool in tools if tool.spec.name not in INTERACTIVE_TOOLS]
 
     async def step(self) -> bool:
         """Make one provider request and run its tool calls. Return whether another step follows."""

@@ -27,7 +27,7 @@ from holdfast.domain.approvals import (
 )
 from holdfast.domain.errors import BadRequest, Conflict, PermissionDenied
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -36,7 +36,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
-from holdfast.domain.messages import encodable
+from holdfast.domain.messages import replace_surrogates
 from holdfast.domain.tools import Inquiry, Permit, ToolContext
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
@@ -117,7 +117,7 @@ def clean_text(thing: T) -> T:
 
 def _encodable(value: object) -> object:
     if isinstance(value, str):
-        return encodable(value)
+        return replace_surrogates(value)
     if isinstance(value, dict):
         return {_encodable(key): _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def question_notice(
     request: QuestionRequest, *, by: str = "", via: Via = "", cancelled: bool = False, withdrawn: bool = False
 ) -> QuestionNotificationEvent:
     """Return the event that closes a batch of questions."""
-    notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn, via)
+    notice = QuestionNotification(request.id, request.session_id, replace_surrogates(by), cancelled, withdrawn, via)
     return QuestionNotificationEvent(Change("created", notice))
 
 
@@ -292,7 +292,7 @@ class Approvals:
         if decision.action == "allow_session":
             self._grant(root, subject)
 
-    async def inquire(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
+    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
         """Return one answer for each question, in order; None if the batch was dismissed."""
         questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in inquiry.questions)
         request = QuestionRequest(
@@ -337,7 +337,7 @@ class Approvals:
         finally:
             self._withdraw(opened, permission_notice(opened.request, granted=False, denied=True, withdrawn=True))
 
-    async def _open(self, opened: _Open, enter: Callable[[], None], *events: AskEvent) -> None:
+    async def _open(self, opened: _Open, enter: Callable[[], None], *events: ApprovalEvent) -> None:
         """Store the request. It is listed and can be answered as soon as it has its number."""
 
         def stored(answer: Answer) -> None:
@@ -361,14 +361,14 @@ class Approvals:
         if action == "allow_always" and not opened.verdict.saves:
             raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
         is_denied = action == "deny"
-        who = encodable(by), via
+        who = replace_surrogates(by), via
         notice = permission_notice(opened.request, granted=not is_denied, denied=is_denied, who=who, action=action)
         failures: list[Exception] = []
 
         def stored() -> None:
             if action == "allow_always":
                 failures.extend(self._save_rules(opened))
-            _resolve(opened, opened.answer, _Decision(action, encodable(reason.strip())))
+            _resolve(opened, opened.answer, _Decision(action, replace_surrogates(reason.strip())))
 
         is_resolved = await self._close(opened, notice, stored)
         if failures:

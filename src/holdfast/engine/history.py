@@ -61,6 +61,7 @@ def conversation(
 
 
 def has_user_text(messages: Iterable[Message]) -> bool:
+    """Return whether a user message contains text."""
     return any(message.role == "user" and text_of(message).strip() for message in messages)
 
 

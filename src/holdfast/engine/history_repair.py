@@ -87,6 +87,7 @@ def repair(
 
 
 def finish_for(ending: TurnEnd, now: int) -> Finish:
+    """Return the finish part of a turn that did not complete."""
     if ending.outcome == "cancelled":
         return Finish("canceled", now, "Cancelled")
     if ending.outcome == "interrupted":

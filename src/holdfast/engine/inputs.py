@@ -47,7 +47,7 @@ from holdfast.domain.ledger import (
     RemoveRun,
     Reorder,
 )
-from holdfast.domain.messages import encodable
+from holdfast.domain.messages import replace_surrogates
 from holdfast.domain.runs import AttachmentNote, Prompt, Run
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
@@ -320,7 +320,7 @@ class _Placement:
 def _validate(prompt: Prompt) -> None:
     if prompt.run_id and not is_valid_run_id(prompt.run_id):
         raise InvalidRunId
-    if encodable(prompt.prompt) != prompt.prompt:
+    if replace_surrogates(prompt.prompt) != prompt.prompt:
         raise BadRequest("The prompt is not valid Unicode text: it contains unpaired surrogates. Send it as UTF-8.")
     is_empty = prompt.kind == "prompt" and not prompt.prompt.strip()
     if is_empty and not any(item.mime_type.startswith("text/") for item in prompt.attachments):

@@ -181,7 +181,7 @@ class Permissions(Protocol):
         of earlier grants. Raises `PermissionDenied`, which stops only the turn of an interactive run.
         """
 
-    async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         """Return one answer for each question, in order; None if they were dismissed. Raises `ToolError`."""
 
 

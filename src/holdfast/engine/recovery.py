@@ -19,7 +19,7 @@ import msgspec
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -83,12 +83,12 @@ class UnansweredRequests:
         if request in self._calls:
             self.not_run.discard(self._calls[request])
 
-    def withdrawn(self) -> list[AskEvent]:
+    def withdrawn(self) -> list[ApprovalEvent]:
         """Return the events that withdraw the open requests. They name no client, because none answered."""
         return [_withdrawn(request) for request in self._open.values()]
 
 
-def _withdrawn(request: PermissionRequest | QuestionRequest) -> AskEvent:
+def _withdrawn(request: PermissionRequest | QuestionRequest) -> ApprovalEvent:
     if isinstance(request, QuestionRequest):
         closed = QuestionNotification(request.id, request.session_id, withdrawn=True)
         return QuestionNotificationEvent(Change("created", closed))
@@ -113,7 +113,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
     ends: tuple[tuple[Run, Outcome], ...]
     requeued: tuple[Run, ...]
-    withdrawn: tuple[AskEvent, ...] = ()
+    withdrawn: tuple[ApprovalEvent, ...] = ()
 
 
 def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:

@@ -22,7 +22,7 @@ from holdfast.domain.messages import (
     TextPart,
     ToolCall,
     ToolCallPart,
-    encodable,
+    replace_surrogates,
 )
 from holdfast.domain.models import (
     FinishedPart,
@@ -37,7 +37,7 @@ from holdfast.domain.models import (
     ToolCallStart,
     UsagePart,
 )
-from holdfast.domain.surrogates import whole_json
+from holdfast.domain.surrogates import replace_json_surrogates
 from holdfast.domain.usage import Usage
 
 __all__ = ["Growth", "ResponseBuilder"]
@@ -95,7 +95,7 @@ class _Call:
         self.finished = True
         text = "".join(self.pieces).strip() or "{}"
         if "\\u" in text:
-            text = whole_json(text.encode()).decode()
+            text = replace_json_surrogates(text.encode()).decode()
         try:
             msgspec.json.decode(text, type=dict[str, object])
         except msgspec.DecodeError:
@@ -122,6 +122,7 @@ class ResponseBuilder:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the message has no content yet."""
         return not self._slots
 
     def anew(self) -> "ResponseBuilder":
@@ -155,7 +156,7 @@ class ResponseBuilder:
         if self._text is None or not text:
             return None
         if not text.isascii():
-            text = encodable(text)
+            text = replace_surrogates(text)
         index, slot = self._text
         length, size = slot.length, len(text)
         slot.pieces.append(text)
@@ -165,6 +166,7 @@ class ResponseBuilder:
 
     @property
     def id(self) -> MessageId:
+        """The id of the message."""
         return self._base.id
 
     @property
@@ -176,7 +178,7 @@ class ResponseBuilder:
         """Replace the arguments of a finished call. `text` is a JSON object."""
         for slot in self._slots:
             if isinstance(slot, _Call) and slot.id == id:
-                slot.pieces = [encodable(text)]
+                slot.pieces = [replace_surrogates(text)]
                 self.size += len(text)
 
     def message(self, finish: Finish | None = None) -> Message:
@@ -191,7 +193,7 @@ class ResponseBuilder:
         return tuple(self._whole(index) for index in range(len(self._slots)))
 
     def _feed_text(self, text: str, now: int) -> tuple[Growth, ...]:
-        text = encodable(text)
+        text = replace_surrogates(text)
         if not self._slots and not self._newline_dropped and text.startswith("\n"):
             self._newline_dropped = True
             text = text[1:]
@@ -208,7 +210,7 @@ class ResponseBuilder:
         return (*closed, self._whole(self._text[0]))
 
     def _feed_reasoning(self, text: str, now: int) -> tuple[Growth, ...]:
-        text = encodable(text)
+        text = replace_surrogates(text)
         if not text:
             return ()
         self.size += len(text)
@@ -236,9 +238,9 @@ class ResponseBuilder:
     def _seal_reasoning(self, part: ReasoningSignature | RedactedReasoning, now: int) -> tuple[Growth, ...]:
         index, slot = self._reasoning or self._open_reasoning(now)
         if isinstance(part, ReasoningSignature):
-            slot.signature += encodable(part.signature)
+            slot.signature += replace_surrogates(part.signature)
         else:
-            slot.redacted = (*slot.redacted, encodable(part.data))
+            slot.redacted = (*slot.redacted, replace_surrogates(part.data))
         return (self._whole(index),)
 
     def _close_reasoning(self, now: int) -> tuple[Growth, ...]:
@@ -252,7 +254,7 @@ class ResponseBuilder:
     def _feed_call(self, part: ToolCallStart | ToolCallDelta | ToolCallEnd, now: int) -> tuple[Growth, ...]:
         if isinstance(part, ToolCallStart):
             closed = self._close_reasoning(now)
-            call = _Call(self._unused_id(ToolCallId(encodable(part.id))), encodable(part.name))
+            call = _Call(self._unused_id(ToolCallId(replace_surrogates(part.id))), replace_surrogates(part.name))
             index = len(self._slots)
             self._slots.append(call)
             self._calls[part.id] = (index, call)
@@ -261,7 +263,7 @@ class ResponseBuilder:
             raise ProviderError("The provider continued a tool call that it had not started.")
         index, call = self._calls[part.id]
         if isinstance(part, ToolCallDelta):
-            call.pieces.append(encodable(part.text))
+            call.pieces.append(replace_surrogates(part.text))
             self.size += len(part.text)
             return ()
         call.finish()

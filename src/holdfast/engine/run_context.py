@@ -101,7 +101,7 @@ class NoApprovals:
         """Allow the call."""
         return
 
-    async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         """Raise `ToolError`."""
         raise ToolError("Questions cannot be answered here.")
 

@@ -12,7 +12,7 @@ from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.models import FinishedPart, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.sessions import SessionPatch
-from holdfast.domain.surrogates import encodable
+from holdfast.domain.surrogates import replace_surrogates
 from holdfast.domain.usage import cost_of
 from holdfast.engine.history import conversation, has_user_text
 from holdfast.engine.ports import Clock, Model
@@ -63,7 +63,7 @@ async def generate_title(model: Model, session: SessionId, prompt: Message, char
                     pass
     if reason != "stop":
         raise ProviderError("The title was cut off.")
-    return clean_title(encodable("".join(pieces)))
+    return clean_title(replace_surrogates("".join(pieces)))
 
 
 class TitleGenerator:

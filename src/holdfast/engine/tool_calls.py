@@ -20,8 +20,8 @@ from holdfast.domain.files import ReadMark
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
-from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
-from holdfast.domain.tools import TOOLS, UNASKED, Inquiry, Permit, SubagentTask, Tool, ToolOutcome
+from holdfast.domain.messages import Message, ToolCall, ToolResult, replace_surrogates
+from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Inquiry, Permit, SubagentTask, Tool, ToolOutcome
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -147,22 +147,22 @@ class _Context:
 
     async def check_rules(self, use: ToolUse) -> None:
         """Have the rules consulted for a tool that requests no permission itself. Raises `PermissionDenied`."""
-        if use.name in UNASKED:
+        if use.name in TOOLS_WITHOUT_REQUESTS:
             what, action = f"Use the tool {use.name}", TOOLS[use.name][0]
             await self.permit(Permit(use.name, action, self.workspace_path, what, dict(use.input), is_agreed=True))
 
-    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
             raise ToolError("Questions cannot be answered in this run. Decide yourself, and state your assumptions.")
         with self._waiting():
-            return await self._run_context.permissions.inquire(self, inquiry)
+            return await self._run_context.permissions.ask_questions(self, inquiry)
 
     async def run_subagent(self, task: SubagentTask) -> str:
         return await self._run_context.start_subagent(self, task)
 
-    def say(self, text: str) -> None:
+    def publish_output(self, text: str) -> None:
         offset, self._output_length = self._output_length, self._output_length + len(text)
-        output = ToolOutput(self.session_id, self.message_id, self.tool_call_id, offset, encodable(text))
+        output = ToolOutput(self.session_id, self.message_id, self.tool_call_id, offset, replace_surrogates(text))
         self._turn.publish_output(ToolOutputEvent(output))
 
 
@@ -282,8 +282,8 @@ def _result(call: ToolCall, outcome: ToolOutcome) -> ToolResult:
     return ToolResult(
         tool_call_id=call.id,
         name=call.name,
-        content=encodable(outcome.content),
-        metadata=encodable(outcome.metadata),
+        content=replace_surrogates(outcome.content),
+        metadata=replace_surrogates(outcome.metadata),
         is_error=outcome.is_error,
         data=outcome.data,
         mime_type=outcome.mime_type,

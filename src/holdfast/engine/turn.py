@@ -106,9 +106,11 @@ class Turn:
 
     @property
     def factory(self) -> MessageFactory:
+        """Creates messages of this run with the current time."""
         return MessageFactory(self.run.session_id, self.run.run_id, self._clock.now_ms() // 1000, self._new_id)
 
     def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
         return self._clock.now_ms()
 
     @property
@@ -275,6 +277,7 @@ class Turn:
 
     @property
     def open(self) -> ResponseBuilder | None:
+        """The response that is being streamed."""
         return self._open
 
     async def store_open_message(self) -> Message:
@@ -324,6 +327,7 @@ class Turn:
         self.messages.extend(messages)
 
     async def add_result(self, message: Message) -> None:
+        """Append and store a tool result."""
         self.messages.append(message)
         await self.record(PutMessage(message))
 
@@ -358,6 +362,7 @@ class Turn:
                 del self._unstored[operation.message.id]
 
     def open_parts(self) -> tuple[MessagePart, ...]:
+        """Return the parts of the response that is being streamed, in full."""
         return () if self._open is None else self._open.open_parts()
 
     def open_message(self) -> Message | None:

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.config.problems import Problem
 from holdfast.config.trust import content_digest
 from holdfast.domain.extensions import AgentNote
-from holdfast.domain.tools import ASKS_PEOPLE, Tool, our_tool
+from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool, canonical_tool_name
 from holdfast.engine.ports import Tools
 from holdfast.engine.run_context import SubagentType
 from holdfast.extensions.base import ExtensionContext
@@ -113,7 +113,11 @@ def _tools(document: Document) -> tuple[str, ...] | None:
     if "tools" not in document.fields:
         return None
     found = texts(document.fields["tools"])
-    return None if found in ((), ("*",)) else tuple(dict.fromkeys(our_tool(name.partition("(")[0]) for name in found))
+    return (
+        None
+        if found in ((), ("*",))
+        else tuple(dict.fromkeys(canonical_tool_name(name.partition("(")[0]) for name in found))
+    )
 
 
 # The user-defined agents of one workspace.
@@ -143,7 +147,7 @@ class _NamedTools:
         every = await self._tools.current()
         if self._names is not None:
             return tuple(tool for tool in every if tool.spec.name in self._names)
-        return tuple(tool for tool in every if tool.spec.name not in ASKS_PEOPLE)
+        return tuple(tool for tool in every if tool.spec.name not in INTERACTIVE_TOOLS)
 
 
 class Agents(Looking[FoundAgents]):
@@ -175,7 +179,7 @@ class Agents(Looking[FoundAgents]):
             return None
         if self.withheld(agent):
             return SubagentType(_NamedTools(tools, _LOOKING), prompt=agent.prompt)
-        names = None if agent.tools is None else frozenset(agent.tools) - ASKS_PEOPLE
+        names = None if agent.tools is None else frozenset(agent.tools) - INTERACTIVE_TOOLS
         return SubagentType(_NamedTools(tools, names), agent.model or "large", prompt=agent.prompt)
 
     def withheld(self, agent: AgentFile) -> tuple[str, ...]:

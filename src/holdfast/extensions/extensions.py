@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.runs import Brief
-from holdfast.domain.tools import Tool, our_tool
+from holdfast.domain.tools import Tool, canonical_tool_name
 from holdfast.extensions.agents import Agents
 from holdfast.extensions.base import Extension, ExtensionContext
 from holdfast.extensions.commands import Commands, SkillCommands, mentions
@@ -63,7 +63,7 @@ class Extensions:
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all extensions, without disabled ones."""
-        unwanted = frozenset(map(our_tool, self.ground.configuration.settings.options.disabled_tools))
+        unwanted = frozenset(map(canonical_tool_name, self.ground.configuration.settings.options.disabled_tools))
         brought = (tool for extension in self._all for tool in extension.tools())
         return tuple(tool for tool in brought if tool.spec.name not in unwanted)
 

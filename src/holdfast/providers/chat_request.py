@@ -19,7 +19,7 @@ from holdfast.domain.messages import (
     TextPart,
     ToolCallPart,
     ToolResult,
-    encodable,
+    replace_surrogates,
 )
 from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import Selection
@@ -83,7 +83,7 @@ def _merged(body: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
 def _system(request: ModelRequest, access: ModelAccess) -> Iterable[dict[str, Any]]:
     for text in (access.system_prefix, request.system):
         if text.strip():
-            yield {"role": "system", "content": encodable(text)}
+            yield {"role": "system", "content": replace_surrogates(text)}
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

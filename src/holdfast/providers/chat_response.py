@@ -19,7 +19,7 @@ from holdfast.domain.models import (
     ToolCallStart,
     UsagePart,
 )
-from holdfast.domain.surrogates import whole_json
+from holdfast.domain.surrogates import replace_json_surrogates
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import PLAIN_REASONING
 
@@ -305,7 +305,7 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
     except msgspec.ValidationError:
         return (_salvaged(data),)
     except UnicodeDecodeError:
-        return _chunks(whole_json(data))
+        return _chunks(replace_json_surrogates(data))
     except msgspec.DecodeError:
         if b"\n" not in data:
             raise NotUnderstood(data[:200].decode("utf-8", "replace")) from None

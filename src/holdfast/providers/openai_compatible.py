@@ -14,7 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, whole_json
+from holdfast.domain.surrogates import Halves, replace_json_surrogates
 from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.http11.sse import SseReader
@@ -217,7 +217,7 @@ class _Exchange:
         except (ConnectionBroken, TimeoutError):
             if self._watchdog.has_stalled and not pieces:
                 raise self._stall_error() from None
-        return whole_json(b"".join(pieces))
+        return replace_json_surrogates(b"".join(pieces))
 
     def _stall_error(self) -> ProviderError:
         return stall_error(self._context, self._watchdog.timeout, has_begun=self._watchdog.has_begun)

@@ -19,7 +19,7 @@ from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageU
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
-    AskEvent,
+    ApprovalEvent,
     Attached,
     AttachedEvent,
     Change,
@@ -198,7 +198,7 @@ class WorkspaceManager:
         """Reason why nothing can be stored although the disk works; empty if there is no problem."""
         self._graces = graces or GracePeriods()
         self._handles: dict[WorkspaceId, WorkspaceHandle] = {}
-        self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
+        self.withdrawn: dict[WorkspaceId, Sequence[ApprovalEvent]] = {}
         """Requests of the previous server that were never closed. Kept here because the workspace may have been closed
         since.
         """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 import apsw
 import msgspec
 
-from holdfast.domain.deleted_sessions import about, empty_body, session_of
+from holdfast.domain.deleted_sessions import event_subject, redact_body, session_of
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.storage.tables import composite_key, is_cacheable, key_range, number_of
@@ -70,7 +70,7 @@ class EventLog:
     def _stored_body(self, entry: Entry) -> bytes:
         """Return the body to store. It is emptied if a later write of the same batch deletes the session."""
         if self._removed and entry.number <= self._removed.get(session_of(entry.event), 0):
-            return empty_body(entry.body, session_of(entry.event))
+            return redact_body(entry.body, session_of(entry.event))
         return entry.body
 
     def remove_sessions(self, sessions: Collection[SessionId], newest: int) -> None:
@@ -88,9 +88,9 @@ class EventLog:
         for key, body in self._connection.execute(
             "SELECT place, body FROM events WHERE place BETWEEN ? AND ?", (self._first, self._last)
         ):
-            event = about(body)
+            event = event_subject(body)
             if event.type != "removed" and is_removed(event.session):
-                found.append((empty_body(body, event.session), key))
+                found.append((redact_body(body, event.session), key))
                 if event.type == "run_complete":
                     runs.append(event.run)
         self._connection.executemany("UPDATE events SET body = ? WHERE place = ?", found)

@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.domain.deleted_sessions import about, empty_body
+from holdfast.domain.deleted_sessions import event_subject, redact_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
@@ -294,8 +294,8 @@ class MemoryLog:
     def remove_sessions(self, sessions: Collection[SessionId], newest: int) -> None:
         before = list(self._events)
         for index, (number, at, body) in enumerate(self._events):
-            if number <= newest and (session := about(body).session) in sessions:
-                self._events[index] = (number, at, empty_body(body, session))
+            if number <= newest and (session := event_subject(body).session) in sessions:
+                self._events[index] = (number, at, redact_body(body, session))
         self._journal.note(lambda: self._events.__setitem__(slice(None), before))
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.processes import JobInfo, NoRoomForJobs
+from holdfast.domain.processes import JobInfo, TooManyJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.workspace.files.open_files import require_workspace
@@ -61,7 +61,7 @@ class Bash(BaseTool[BashArguments]):
         launch = msgspec.structs.replace(launch, owner=context.session_id)
         call = _Call(context, arguments, cwd, context.now_ms())
         # Nothing waits between here and the `try`: a cancel finds either no process or one that it stops.
-        running = self._shell.processes.start(launch, on_output=context.say)
+        running = self._shell.processes.start(launch, on_output=context.publish_output)
         try:
             return await self._watch(call, running)
         except BaseException:
@@ -89,7 +89,7 @@ class Bash(BaseTool[BashArguments]):
         if not running.ended.done() and not running.exited.done():
             try:
                 return self._hand_over(call, self._jobs.add(call.job(), running))
-            except NoRoomForJobs:
+            except TooManyJobs:
                 # It stays in the foreground: it can still be cancelled there.
                 pass
         return self._outcome(call, running, await running.wait())

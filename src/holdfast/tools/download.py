@@ -91,7 +91,7 @@ class Download(BaseTool[DownloadArguments]):
             if time.monotonic() - told > _PAUSE:
                 told = time.monotonic()
                 whole = f" of {answer.length:,}" if answer.length else ""
-                context.say(f"{digest.size:,}{whole} bytes\n")
+                context.publish_output(f"{digest.size:,}{whole} bytes\n")
         await asyncio.to_thread(write.add, bytes(buffer))
         await asyncio.to_thread(write.finish)
         return bytes(begin)

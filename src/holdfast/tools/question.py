@@ -59,7 +59,7 @@ class QuestionTool(BaseTool[QuestionArguments]):
         title, description = _CONFIRM if len(asked) > 1 else ("", "")
         questions = tuple(_question(item) for item in asked)
         inquiry = Inquiry(questions, arguments.confirm_title or title, arguments.confirm_description or description)
-        answers = await context.inquire(inquiry)
+        answers = await context.ask_questions(inquiry)
         if answers is None:
             return ToolOutcome(_CANCELLED, is_error=True, stops_turn=True)
         blocks = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.settings import ToolSettings
-from holdfast.domain.tools import Tool, our_tool
+from holdfast.domain.tools import Tool, canonical_tool_name
 from holdfast.tools.download import Download
 from holdfast.tools.edit import Edit, Multiedit
 from holdfast.tools.fetch import Fetch
@@ -79,7 +79,7 @@ class BuiltinTools:
         self._tools: Sequence[Tool] = tuple(sorted(tools, key=lambda tool: tool.spec.name))
 
     async def current(self) -> Sequence[Tool]:
-        unwanted = frozenset(map(our_tool, self._disabled()))
+        unwanted = frozenset(map(canonical_tool_name, self._disabled()))
         return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)
 
 

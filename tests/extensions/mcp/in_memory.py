@@ -283,7 +283,7 @@ class Context:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    async def inquire(self, inquiry: Any) -> Any:  # noqa: ANN401
+    async def ask_questions(self, inquiry: Any) -> Any:  # noqa: ANN401
         assert self._answer is not None
         return await self._answer(inquiry)
 

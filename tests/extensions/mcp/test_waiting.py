@@ -190,14 +190,14 @@ def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: AN
     inquiries: list[Inquiry] = []
     script = list(rounds)
 
-    async def inquire(inquiry: Inquiry) -> Any:  # noqa: ANN401
+    async def ask_questions(inquiry: Inquiry) -> Any:  # noqa: ANN401
         inquiries.append(inquiry)
         given = script.pop(0)
         if isinstance(given, Exception):
             raise given
         return given
 
-    context = cast("ToolContext", SimpleNamespace(inquire=inquire))
+    context = cast("ToolContext", SimpleNamespace(ask_questions=ask_questions))
     return in_virtual_time(lambda: ask_for(context, "s", wanted)), inquiries
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.hooks import HookEvent, Ruling
-from holdfast.domain.tools import their_tool
+from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import Hook
 from holdfast.extensions.hooks.hook_process import HookResult, merged, run_hook
@@ -64,7 +64,7 @@ class HookDispatcher:
         )
         tool = facts.get("tool_name", "")
         is_theirs = hook.dialect == "claude"
-        shown = {**facts, "tool_name": their_tool(str(tool))} if tool and is_theirs else facts
+        shown = {**facts, "tool_name": claude_tool_name(str(tool))} if tool and is_theirs else facts
         name = their_event(hook.event) if is_theirs else hook.event
         event = {"event": hook.event, "hook_event_name": name, "cwd": ground.path, **shown}
         return await run_hook(

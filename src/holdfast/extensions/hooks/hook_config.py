@@ -12,7 +12,7 @@ from holdfast.config.merge import Origin
 from holdfast.config.problems import Problem, format_key
 from holdfast.domain.hooks import HookEvent, event_of, matcher_trouble
 from holdfast.domain.settings import HookSettings
-from holdfast.domain.tools import their_tool
+from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.search_paths import Dialect
 
 __all__ = ["ClaudeHooks", "Hook", "from_settings", "read_claude", "wanted"]
@@ -102,7 +102,7 @@ def _fits(hook: Hook, tool: str) -> bool:
     if hook.matcher in ("", "*"):
         return True
     pattern = re.compile(hook.matcher)
-    names = (their_tool(tool), tool)
+    names = (claude_tool_name(tool), tool)
     if hook.dialect != "claude":
         return any(pattern.search(name) is not None for name in names)
     return any(pattern.fullmatch(name) is not None for name in names)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.surrogates import whole_json
+from holdfast.domain.surrogates import replace_json_surrogates
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process.child_process import GuardedChild
 from holdfast.workspace.process.guard import CannotStart
@@ -83,7 +83,7 @@ class FrameParser:
         messages: list[Incoming] = []
         while (body := self._next_body()) is not None:
             try:
-                messages.append(_decoder.decode(whole_json(body)))
+                messages.append(_decoder.decode(replace_json_surrogates(body)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"It sent a message that is no JSON-RPC: {error}.") from None
         return messages

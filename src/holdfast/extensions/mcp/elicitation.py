@@ -204,7 +204,7 @@ async def ask_for(context: ToolContext, server: str, wanted: Mapping[str, Any]) 
     asked = fields
     for _ in range(_ROUNDS if fields else 0):
         try:
-            given = await context.inquire(_inquiry(server, asked))
+            given = await context.ask_questions(_inquiry(server, asked))
         except ToolError:
             return {"action": "cancel"}
         if given is None:

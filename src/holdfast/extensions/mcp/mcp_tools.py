@@ -192,7 +192,7 @@ class McpTool:
             line = _progress(progress, total, message)
             if said + len(line) <= _MOST_SAID:
                 said += len(line)
-                context.say(line)
+                context.publish_output(line)
 
         ask = partial(ask_for, context, self._server.name)
         result = await self._calls.call(self._server, self._name, arguments, tell, ask)

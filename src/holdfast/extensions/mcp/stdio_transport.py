@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.domain.surrogates import whole_json
+from holdfast.domain.surrogates import replace_json_surrogates
 from holdfast.extensions.mcp.detached_wait import RateLimit, seen
 from holdfast.extensions.mcp.mcp_types import LARGEST, ConnectionClosed, Plan, StartFailed
 from holdfast.tasks import TaskOwner
@@ -98,7 +98,7 @@ class Lines(_Stream):
         if not line.strip():
             return None
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(whole_json(line), by_name=False))
+            return SessionMessage(jsonrpc_message_adapter.validate_json(replace_json_surrogates(line), by_name=False))
         except ValueError:
             self._said(b"[stdout] " + line[:1_000] + b"\n")
             return None

@@ -68,7 +68,7 @@ def parameters(request: models.ModelRequest, access: ModelAccess) -> ModelReques
         )
         for spec in request.tools
     ]
-    instructions = [InstructionPart(content=ours.encodable(text)) for text in texts]
+    instructions = [InstructionPart(content=ours.replace_surrogates(text)) for text in texts]
     return ModelRequestParameters(function_tools=tools, instruction_parts=instructions or None)
 
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.deleted_sessions import about
+from holdfast.domain.deleted_sessions import event_subject
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.message_delta import grow
-from holdfast.domain.messages import Message, encodable
+from holdfast.domain.messages import Message, replace_surrogates
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import LoggedEvent, LogPage
@@ -170,7 +170,7 @@ async def _real_path(request: Request, given: str) -> str:
 
 
 def _title(text: str) -> str:
-    if encodable(text) != text:
+    if replace_surrogates(text) != text:
         raise BadRequest("The title is not valid Unicode text.")
     return " ".join(text.split()) or "New session"
 
@@ -205,7 +205,7 @@ async def read_log(request: Request) -> LogPage:
     found: list[LoggedEvent] = []
     size = 0
     for number, at, body in rows:
-        event = about(body)
+        event = event_subject(body)
         if session and event.session != session:
             cursor = number
             continue

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
     AgentEvent,
-    AskEvent,
+    ApprovalEvent,
     AttachedEvent,
     Change,
     MessageDelta,
@@ -81,7 +81,7 @@ class CrushDialogs:
         *,
         now: float = 0.0,
         pause: float = 0.0,
-        withdrawn: Sequence[AskEvent] = (),
+        withdrawn: Sequence[ApprovalEvent] = (),
     ) -> None:
         """Create the queues.
 
@@ -98,7 +98,7 @@ class CrushDialogs:
         for batch in questions:
             self._questions.add(batch.id, encode_event(QuestionRequestEvent(Change("created", batch))))
 
-    def feed(self, event: AskEvent, body: bytes, now: float) -> list[bytes]:
+    def feed(self, event: ApprovalEvent, body: bytes, now: float) -> list[bytes]:
         """Return the bodies to send for an event, which may be none."""
         match event:
             case PermissionRequestEvent(change=ask):

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     PermissionNotificationEvent,
     PermissionRequestEvent,
     QuestionNotificationEvent,
@@ -28,7 +28,7 @@ def perform(operation: Announce | CloseRequest, context: Context) -> None:
     context.add_event(operation.event)
 
 
-def _record_request(event: AskEvent, context: Context) -> None:
+def _record_request(event: ApprovalEvent, context: Context) -> None:
     match event:
         case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
             context.tables.requests.add(change.object.id, change.object.session_id)

@@ -4,7 +4,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.domain.deleted_sessions import empty_session
+from holdfast.domain.deleted_sessions import redact_session
 from holdfast.domain.events import Change, FileEvent, SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import SessionId
@@ -56,7 +56,7 @@ def _delete(session_id: SessionId, context: Context) -> None:
     context.tables.log.remove_sessions({member.id for member in family}, context.next_number - 1)
     for member in reversed(family):
         context.tables.sessions.delete(member.id)
-        context.add_event(SessionEvent(Change("deleted", empty_session(member))))
+        context.add_event(SessionEvent(Change("deleted", redact_session(member))))
 
 
 def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:

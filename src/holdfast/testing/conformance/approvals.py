@@ -9,7 +9,7 @@ from holdfast.domain.approvals import (
     QuestionRequest,
 )
 from holdfast.domain.events import (
-    AskEvent,
+    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -26,7 +26,7 @@ SESSION, CALL = SessionId("s"), ToolCallId("c")
 QUESTIONS = (
     Question("q", "single_choice", "Which?", "Where", "**bold**", (Choice("a", "A", "first"), Choice("b", "B"))),
 )
-EVENTS: tuple[AskEvent, ...] = (
+EVENTS: tuple[ApprovalEvent, ...] = (
     PermissionRequestEvent(
         Change("created", PermissionRequest("p", SESSION, CALL, "bash", "run", "execute", {"command": "é"}, "/w"))
     ),

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.surrogates import encodable
+from holdfast.domain.surrogates import replace_surrogates
 from holdfast.workspace.files.file_paths import display_path, is_within, join_path, similar_names
 
 __all__ = [
@@ -233,9 +233,9 @@ def locate(root: str, given: str, home: str = "") -> FileLocation:
         path = os.path.realpath(join_path(real_root, given, home))
     except (OSError, ValueError) as error:
         raise ToolError(f"{given} cannot be resolved: {_reason(error)}.") from None
-    if encodable(path) != path:
+    if replace_surrogates(path) != path:
         # Such a path cannot be represented in messages, logs or the database.
-        raise ToolError(f"{encodable(path)} has a name that is not valid UTF-8. Rename it with bash first.")
+        raise ToolError(f"{replace_surrogates(path)} has a name that is not valid UTF-8. Rename it with bash first.")
     return FileLocation(given, path, real_root, is_within(real_root, path))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.processes import JobInfo, JobOutput, NoRoomForJobs, UnknownJob
+from holdfast.domain.processes import JobInfo, JobOutput, TooManyJobs, UnknownJob
 from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import UNPROVEN
 
@@ -87,16 +87,16 @@ class Jobs:
         return self._is_busy
 
     def check_room(self) -> None:
-        """Raise `NoRoomForJobs` if no job can be added."""
+        """Raise `TooManyJobs` if no job can be added."""
         running = [job.info.id for job in self._jobs.values() if not job.has_ended]
         if self._is_closed or len(running) >= self._limits.max_jobs:
-            raise NoRoomForJobs(
+            raise TooManyJobs(
                 f"{len(running)} background jobs are running, more are not allowed: stop one with job_kill first. "
                 f"They are: {', '.join(running)}."
             )
 
     def add(self, info: JobInfo, running: RunningCommand) -> Job:
-        """Register a running command as a job with the next id. Raises `NoRoomForJobs`."""
+        """Register a running command as a job with the next id. Raises `TooManyJobs`."""
         self._remove_old()
         self.check_room()
         self._count += 1
