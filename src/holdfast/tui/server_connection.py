@@ -8,7 +8,8 @@ records what has changed and calls `on_change`, and the renderer reads the chang
 * `servers` (`Servers`) holds the states of MCP and language servers.
 
 The connection never gives up: `client/workspace_connection.py` resumes a broken stream from its cursor, and starts a
-server again that has stopped. Changing the session fetches a snapshot; events of the stream wait meanwhile (`_is_settled`).
+server again that has stopped. Changing the session fetches a snapshot; events of the stream wait meanwhile
+(`_is_settled`).
 """
 
 import asyncio
