@@ -64,8 +64,7 @@ class Download(BaseTool[DownloadArguments]):
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
         finally:
             write.discard()
-        async with record_change(write, None):
-            await record_new_file(context, location, digest, begin)
+        await record_change(write, None, record_new_file(context, location, digest, begin))
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {write.size:,} bytes ({kind}) from {answer.url} as {location.name}.")
 

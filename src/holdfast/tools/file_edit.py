@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, Origin, ReadMark
 from holdfast.domain.ledger import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
+from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import (
     Digest,
@@ -152,23 +153,26 @@ async def make_change(context: ToolContext, plan: PlannedChange, *, part: int = 
         write.discard()
     mark = MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), digest_of(data)))
     old = None if now.text is None else now.text_format.encode(now.text)
-    async with record_change(write, old):
-        await context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else []))
+    await record_change(write, old, context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else [])))
 
 
-@contextlib.asynccontextmanager
-async def record_change(write: AtomicWrite, old: bytes | None) -> AsyncIterator[None]:
-    """Record a change that is in place. If that fails, the old content is put back: an undo would not know of it.
+async def record_change(write: AtomicWrite, old: bytes | None, record: Coroutine[Any, Any, object]) -> None:
+    """Await the record of a published change, then sync the change.
 
-    Nothing waits before the block. After it the change is synced.
+    If the store refuses the record, restore the old content: an undo would not know of the change. The outcome is
+    awaited even if the call is cancelled meanwhile, because only the outcome decides whether the change stays.
     """
+    await run_to_completion(_record_or_revert(write, old, record), name="record of a changed file")
+    await asyncio.to_thread(write.sync)
+
+
+async def _record_or_revert(write: AtomicWrite, old: bytes | None, record: Coroutine[Any, Any, object]) -> None:
     try:
-        yield
+        await record
     except Exception:
         with contextlib.suppress(ToolError):
             await asyncio.to_thread(write.revert, old)
         raise
-    await asyncio.to_thread(write.sync)
 
 
 async def record_new_file(context: ToolContext, location: FileLocation, digest: Digest, data: bytes) -> None:
