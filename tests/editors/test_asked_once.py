@@ -33,7 +33,7 @@ class Desk:
         self.told: list[Json] = []
         self.news = asyncio.Event()
         self.only = SessionUpdates(S, "/w")
-        self.only.own.add(OWN)
+        self.only.own_runs.add(OWN)
         self.pipes = StdioPipes(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, None))
         self.editor = EditorConnection(self.pipes)
         self.editor.start(self._call, self._notify)
@@ -43,10 +43,10 @@ class Desk:
     def client(self) -> Client:
         return cast(Client, self)
 
-    def narrator(self, session: SessionId) -> SessionUpdates | None:
+    def session_updates(self, session: SessionId) -> SessionUpdates | None:
         return self.only if session == S else None
 
-    def tell(self, session: SessionId, updates: list[Json]) -> None:
+    def send_updates(self, session: SessionId, updates: list[Json]) -> None:
         self.told += updates
 
     async def grant(self, workspace: WorkspaceId, answer: Json) -> None:
@@ -89,7 +89,7 @@ def _ask(run: RunId = OWN, *, insists: bool = False) -> PermissionRequest:
 
 
 def _asked(desk: Desk, ask: PermissionRequest) -> None:
-    desk.asking.take(PermissionRequestEvent(Change("created", ask)))
+    desk.asking.on_event(PermissionRequestEvent(Change("created", ask)))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_who_is_not_asked_any_more(mode: str, run: RunId, insists: bool, i
         await desk.until(lambda: desk.answers)
         desk.modes[S] = mode
         if mode == "yolo":
-            desk.asking.relax(S)
+            desk.asking.allow_all(S)
     await desk.until(lambda: desk.answers if is_asked else desk.requests)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -158,7 +158,7 @@ async def test_what_was_answered_elsewhere_is_withdrawn(how: str) -> None:
     notice = PermissionNotification(
         ToolCallId("c"), how == "granted", how == "denied", "a", S, withdrawn=how == "withdrawn"
     )
-    desk.asking.take(PermissionNotificationEvent(Change("updated", notice)))
+    desk.asking.on_event(PermissionNotificationEvent(Change("updated", notice)))
     if how == "open":
         desk.answers[0].set_result({"outcome": {"outcome": "selected", "optionId": "allow"}})
         await desk.until(lambda: desk.requests)
@@ -178,7 +178,7 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
     def call(name: str, **more: object) -> Json:
         return {"sessionUpdate": "tool_call_update", "toolCallId": name, **more}
 
-    desk.editor.tell("s", chunk("first"))
+    desk.editor.send_update("s", chunk("first"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     for session, update in (
@@ -192,11 +192,11 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
         ("s", {"sessionUpdate": "plan", "entries": []}),
         ("s", {"sessionUpdate": "plan", "entries": [1]}),
     ):
-        desk.editor.tell(session, update)
-    flushed = start(desk.editor.flushed())
+        desk.editor.send_update(session, update)
+    flushed = start(desk.editor.flush())
     await asyncio.sleep(0)
     assert not flushed.done()
-    desk.editor.tell("s", chunk("after"))
+    desk.editor.send_update("s", chunk("after"))
     desk.held.set()
     await flushed
     await desk.until(lambda: len(desk.sent) == 9)
@@ -216,11 +216,11 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
 
 async def test_what_belongs_to_a_new_session_is_told_after_its_name_and_once() -> None:
     desk = Desk()
-    desk.editor.tell_after_answer("new", {"sessionUpdate": "plan", "entries": []})
+    desk.editor.send_update_after_response("new", {"sessionUpdate": "plan", "entries": []})
     for result in ({"sessionId": "other"}, {"sessionId": "new"}, {"sessionId": "new"}, {}):
         before = len(desk.sent)
         desk.pipes.on_sent({"id": 1, "result": result})
-        await desk.editor.flushed()
+        await desk.editor.flush()
         if result == {"sessionId": "other"}:
             assert len(desk.sent) == before == 0
     assert [params["sessionId"] for _, params in desk.sent] == ["new"]

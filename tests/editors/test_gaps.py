@@ -112,7 +112,7 @@ class Editors:
             line = WorkspaceBridge(where_of(self.scene.one), str(self.scene.one.project), (), screen.editor)
             self.lines.append(line)
             await line.open()
-            assert await line.attach(self.scene.session, tells=True)
+            assert await line.attach(self.scene.session, replays=True)
             await self.scene.loss.is_open.wait()
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class Editors:
         await self.scene.one.client.put_session(self.scene.one.workspace, self.scene.session, "the end")
         for screen in (self.seeing, self.missing):
             await screen.until(partial(screen.has_title, "the end"))
-            await screen.editor.flushed()
+            await screen.editor.flush()
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ async def test_the_end_of_a_prompt_of_its_own_is_learnt(
 ) -> None:
     async with _editors(one, monkeypatch) as (scene, editors):
         line = editors.lines[0]
-        ended = line.expect(scene.session, scene.run)
+        ended = line.expect_end(scene.session, scene.run)
         scene.loss.cut()
         await line.send(AgentMessage(scene.session, json.dumps([scene.write]), scene.run, interactive=True))
         await how(scene)

@@ -7,15 +7,15 @@ import pytest
 from acp import PROTOCOL_VERSION
 from acp.schema import InitializeResponse
 
-from holdfast.acp.initialize import greeting, has_forms, is_greeting
+from holdfast.acp.initialize import initialize_result, is_initialize_request, supports_forms
 from holdfast.acp.tool_calls import Json
 
 
 def test_it_says_what_the_protocol_wants_to_hear() -> None:
-    said = InitializeResponse.model_validate(greeting(PROTOCOL_VERSION))
+    said = InitializeResponse.model_validate(initialize_result(PROTOCOL_VERSION))
     assert said.protocol_version == PROTOCOL_VERSION
-    assert said.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) == greeting(PROTOCOL_VERSION)
-    assert greeting(PROTOCOL_VERSION + 8)["protocolVersion"] == PROTOCOL_VERSION
+    assert said.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) == initialize_result(PROTOCOL_VERSION)
+    assert initialize_result(PROTOCOL_VERSION + 8)["protocolVersion"] == PROTOCOL_VERSION
 
 
 def test_it_needs_nothing_that_is_slow_to_load() -> None:
@@ -38,12 +38,12 @@ def test_it_needs_nothing_that_is_slow_to_load() -> None:
 )
 def test_what_is_odd_is_left_to_others(odd: Json) -> None:
     usual: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-    assert is_greeting(usual)
+    assert is_initialize_request(usual)
     changed = {key: value for key, value in (usual | odd).items() if key != "id" or value is not None}
-    assert not is_greeting(changed)
+    assert not is_initialize_request(changed)
 
 
 def test_forms() -> None:
-    assert has_forms({"elicitation": {"form": {}}})
+    assert supports_forms({"elicitation": {"form": {}}})
     without: list[Json] = [{}, {"elicitation": None}, {"elicitation": {}}, {"elicitation": {"form": None}}]
-    assert not any(has_forms(item) for item in without)
+    assert not any(supports_forms(item) for item in without)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from editors.desk import updates_of
-from holdfast.acp.prompt_content import command_in, taken_in
+from holdfast.acp.prompt_content import parse_prompt, split_command
 from holdfast.acp.session_updates import SessionUpdates
-from holdfast.acp.tool_calls import change_of, places_of, title_of
+from holdfast.acp.tool_calls import call_locations, call_title, file_diffs
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -77,7 +77,7 @@ def test_an_answer_that_begins_again_is_told_as_one() -> None:
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
     assert _said(updates) == "one twoother"
-    assert "asked again" in _said(updates, "agent_thought_chunk")
+    assert "request is repeated" in _said(updates, "agent_thought_chunk")
 
 
 def test_one_that_says_the_same_again_says_it_once() -> None:
@@ -130,7 +130,7 @@ def test_calls_of_one_name_are_told_apart() -> None:
 def test_what_a_call_left_open_is_closed_with_its_run() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", "{}"), _call("2", "{}")))
-    updates += narrator.message(_result("1")) + narrator.closed("cancelled") + narrator.closed("cancelled")
+    updates += narrator.message(_result("1")) + narrator.run_ended("cancelled") + narrator.run_ended("cancelled")
     assert [item["status"] for item in updates_of(updates).values()] == ["completed", "failed"]
 
 
@@ -150,7 +150,7 @@ def test_a_helper_is_shown_below_its_call() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
     helper = _message(_call("9", '{"pattern": "x"}', name="grep"), id="h")
-    updates += narrator.helper(ToolCallId("1"), helper) + narrator.helper(ToolCallId("1"), helper)
+    updates += narrator.subagent_steps(ToolCallId("1"), helper) + narrator.subagent_steps(ToolCallId("1"), helper)
     (told,) = updates_of(updates).values()
     assert told["content"][0]["content"]["text"] == "- grep x"
     assert len(updates) == 2
@@ -158,7 +158,7 @@ def test_a_helper_is_shown_below_its_call() -> None:
 
 def test_a_replay_shows_what_the_editor_does_not_know() -> None:
     narrator = SessionUpdates(S, "/w")
-    narrator.own.add(RunId("r"))
+    narrator.own_runs.add(RunId("r"))
     prompt = _message(_text("hello"), role="user", id="u")
     assert narrator.message(prompt) == []
     other = SessionUpdates(S, "/w")
@@ -178,28 +178,28 @@ def test_thoughts_are_thoughts() -> None:
 
 def test_changes_and_places() -> None:
     edit = {"file_path": "src/a.py", "old_string": "x", "new_string": "y"}
-    assert change_of(edit, {}, "/w") == [{"type": "diff", "path": "/w/src/a.py", "oldText": "x", "newText": "y"}]
+    assert file_diffs(edit, {}, "/w") == [{"type": "diff", "path": "/w/src/a.py", "oldText": "x", "newText": "y"}]
     told = {"old_content": "whole x", "new_content": "whole y"}
-    assert change_of(edit, told, "/w")[0]["newText"] == "whole y"
+    assert file_diffs(edit, told, "/w")[0]["newText"] == "whole y"
     many = {
         "file_path": "/w/a",
         "edits": [{"old_string": "", "new_string": "1"}, {"old_string": "2", "new_string": "3"}],
     }
-    assert [item.get("oldText") for item in change_of(many, {}, "/w")] == [None, "2"]
-    assert places_of({"file_path": "../a", "offset": 3}, "/w/b") == [{"path": "/w/a", "line": 3}]
-    assert places_of({"path": "~/x"}, "/w") == []
-    assert title_of("bash", {"command": "make\nmake test"}, "/w") == "make …"
-    assert title_of("view", {"file_path": "/w/a.py"}, "/w") == "view a.py"
-    assert title_of("todos", {}, "/w") == "todos"
+    assert [item.get("oldText") for item in file_diffs(many, {}, "/w")] == [None, "2"]
+    assert call_locations({"file_path": "../a", "offset": 3}, "/w/b") == [{"path": "/w/a", "line": 3}]
+    assert call_locations({"path": "~/x"}, "/w") == []
+    assert call_title("bash", {"command": "make\nmake test"}, "/w") == "make …"
+    assert call_title("view", {"file_path": "/w/a.py"}, "/w") == "view a.py"
+    assert call_title("todos", {}, "/w") == "todos"
 
 
 def test_prompts_are_taken_in() -> None:
     blocks = [{"type": "text", "text": "See "}, {"type": "resource_link", "uri": "file:///w/a.py", "name": "a.py"}]
-    assert taken_in([*blocks, {"type": "text", "text": ", please"}], "/w")[0] == "See @a.py, please"
+    assert parse_prompt([*blocks, {"type": "text", "text": ", please"}], "/w")[0] == "See @a.py, please"
     blob = {"type": "resource", "resource": {"uri": "file:///x/b.bin", "blob": "AAE=", "mimeType": "x/y"}}
-    text, files = taken_in([blob], "/w")
+    text, files = parse_prompt([blob], "/w")
     assert (text, files[0].content, files[0].file_path, files[0].mime_type) == ("@/x/b.bin", b"\0\1", "/x/b.bin", "x/y")
     page = {"type": "resource_link", "uri": "https://x.org/a", "name": "A page"}
-    assert taken_in([page], "/w")[0] == "A page (https://x.org/a)"
-    assert command_in("/shout a b") == ("shout", "a b")
-    assert command_in("/etc/passwd is what?")[0] == ""
+    assert parse_prompt([page], "/w")[0] == "A page (https://x.org/a)"
+    assert split_command("/shout a b") == ("shout", "a b")
+    assert split_command("/etc/passwd is what?")[0] == ""

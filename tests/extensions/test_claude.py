@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.domain.permission_rules import parse_rules
 from holdfast.domain.tools import canonical_tool_name, claude_tool_name
-from holdfast.extensions.search_paths import our_model
+from holdfast.extensions.search_paths import resolve_model_alias
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_rules(theirs: str, ours: str) -> None:
     [("haiku", "small"), ("Sonnet", ""), ("inherit", ""), ("", ""), ("openai/gpt-5", "openai/gpt-5")],
 )
 def test_models(theirs: str, ours: str) -> None:
-    assert our_model(theirs) == ours
+    assert resolve_model_alias(theirs) == ours

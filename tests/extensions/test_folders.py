@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.locations import SettingsLocations, locate_settings
-from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
+from holdfast.extensions.search_paths import (
+    SearchPath,
+    agent_directories,
+    claude_settings_files,
+    command_directories,
+    skill_directories,
+)
 
 Rows = list[tuple[str, str, str, str]]
 
@@ -30,7 +36,7 @@ def rows(folders: tuple[SearchPath, ...], top: Path) -> Rows:
 
 
 def test_commands(places: SettingsLocations, tmp_path: Path) -> None:
-    assert rows(command_folders(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
+    assert rows(command_directories(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.config/crush/commands", "user", "crush", ""),
         ("/home/.crush/commands", "user", "crush", ""),
         ("/home/.claude/commands", "user", "claude", ""),
@@ -45,7 +51,7 @@ def test_commands(places: SettingsLocations, tmp_path: Path) -> None:
 
 
 def test_agents(places: SettingsLocations, tmp_path: Path) -> None:
-    assert rows(agent_folders(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
+    assert rows(agent_directories(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.claude/agents", "user", "claude", ""),
         ("/home/.config/holdfast/agents", "user", "holdfast", ""),
         ("/repo/.claude/agents", "project", "claude", "/repo"),
@@ -56,7 +62,7 @@ def test_agents(places: SettingsLocations, tmp_path: Path) -> None:
 
 
 def test_files_of_settings_of_claude_code(places: SettingsLocations, tmp_path: Path) -> None:
-    assert rows(claude_files(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
+    assert rows(claude_settings_files(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.claude/settings.json", "user", "claude", ""),
         ("/repo/.claude/settings.json", "project", "claude", "/repo"),
         ("/repo/.claude/settings.local.json", "project", "claude", "/repo"),
@@ -66,7 +72,7 @@ def test_files_of_settings_of_claude_code(places: SettingsLocations, tmp_path: P
 
 
 def test_skills(places: SettingsLocations, tmp_path: Path) -> None:
-    found = rows(skill_folders(places, {"HOME": str(tmp_path / "home")}, ("own", "/abs")), tmp_path)
+    found = rows(skill_directories(places, {"HOME": str(tmp_path / "home")}, ("own", "/abs")), tmp_path)
     assert found[0][0].endswith("/extensions/skills/builtin")
     assert found[0][1:] == ("builtin", "holdfast", "")
     assert found[1:8] == [
@@ -99,11 +105,11 @@ def test_skills(places: SettingsLocations, tmp_path: Path) -> None:
 )
 def test_variables_move_them(places: SettingsLocations, tmp_path: Path, name: str, value: str, path: str) -> None:
     environment = {"HOME": str(tmp_path / "home"), name: value.format(top=tmp_path)}
-    assert path in [row[0] for row in rows(command_folders(places, environment), tmp_path)]
+    assert path in [row[0] for row in rows(command_directories(places, environment), tmp_path)]
 
 
 def test_the_directory_of_crush_can_be_named(places: SettingsLocations, tmp_path: Path) -> None:
-    found = skill_folders(places, {"HOME": str(tmp_path / "home"), "CRUSH_SKILLS_DIR": "/named"})
+    found = skill_directories(places, {"HOME": str(tmp_path / "home"), "CRUSH_SKILLS_DIR": "/named"})
     assert found[1].path == "/named"
 
 
@@ -111,7 +117,7 @@ def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
     """What stands in both roles needs no trust."""
     environment = {"HOME": str(tmp_path)}
     places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
-    owners = {folder.path: folder.owner for folder in claude_files(places, environment)}
+    owners = {folder.path: folder.owner for folder in claude_settings_files(places, environment)}
     assert owners[str(tmp_path / ".claude/settings.json")] == "user"
     assert owners[str(tmp_path / ".claude/settings.local.json")] == "project"
 
@@ -120,4 +126,4 @@ def test_a_directory_that_is_the_top_is_looked_at_once(tmp_path: Path) -> None:
     (tmp_path / "repo/.git").mkdir(parents=True)
     environment = {"HOME": str(tmp_path / "home")}
     places = locate_settings(str(tmp_path / "repo"), environment, data_dir=str(tmp_path / "data"))
-    assert len(agent_folders(places, environment)) == 4
+    assert len(agent_directories(places, environment)) == 4

@@ -5,14 +5,20 @@ from pathlib import Path
 
 from holdfast.config.locations import locate_settings
 from holdfast.extensions.markdown_dir import MarkdownDirectory, MarkdownFile
-from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
+from holdfast.extensions.search_paths import (
+    SearchPath,
+    agent_directories,
+    claude_settings_files,
+    command_directories,
+    skill_directories,
+)
 
 PROJECT_NAMES = ("agents", "crush", "claude", "cursor", "holdfast")
 
 
 def taken(*folders: SearchPath) -> dict[str, MarkdownFile]:
     shelf = MarkdownDirectory("files", lambda file: file)
-    return {file.name: file for file in shelf.look(folders)}
+    return {file.name: file for file in shelf.scan(folders)}
 
 
 def test_directories_are_namespaces(tmp_path: Path) -> None:
@@ -33,11 +39,11 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
         (tmp_path / f"{name}.md").write_text(name)
     shelf = MarkdownDirectory("files", reading)
     folder = SearchPath(str(tmp_path), "user")
-    assert shelf.look([folder]) == (b"a", b"b")
-    assert shelf.look([folder]) == (b"a", b"b")
+    assert shelf.scan([folder]) == (b"a", b"b")
+    assert shelf.scan([folder]) == (b"a", b"b")
     (tmp_path / "b.md").write_text("other")
     (tmp_path / "a.md").unlink()
-    assert shelf.look([folder]) == (b"other",)
+    assert shelf.scan([folder]) == (b"other",)
     assert read == ["a", "b", "b"]
 
 
@@ -59,7 +65,7 @@ def test_hostile_directories_end(tmp_path: Path) -> None:
     (deep / "x.md").write_text("too deep")
     found = taken(SearchPath(str(place), "user"))
     assert set(found) == {"self", "gone", "pipe", "large", "bytes"}
-    assert {name for name, file in found.items() if file.trouble} == {"self", "gone", "pipe", "large"}
+    assert {name for name, file in found.items() if file.error} == {"self", "gone", "pipe", "large"}
 
 
 def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
     (project / "c/b.md").symlink_to(project / "own.md")
     (project / "own.md").write_text("mine")
     found = taken(SearchPath(str(project / "c"), "project", within=str(project)))
-    assert (found["a"].data, bool(found["a"].trouble)) == (b"", True)
+    assert (found["a"].data, bool(found["a"].error)) == (b"", True)
     assert found["b"].data == b"mine"
 
 
@@ -86,7 +92,7 @@ def test_a_flood_of_words_is_bounded(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number:03}.md").write_bytes(b"x" * 250_000)
     found = taken(SearchPath(str(tmp_path), "user"))
-    assert 60 < sum(not file.trouble for file in found.values()) < 70
+    assert 60 < sum(not file.error for file in found.values()) < 70
 
 
 def test_where_people_keep_things(tmp_path: Path) -> None:
@@ -100,7 +106,7 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
     def named(folders: tuple[SearchPath, ...]) -> list[str]:
         return [folder.path.removeprefix(f"{tmp_path}/") for folder in folders if folder.owner != "builtin"]
 
-    assert named(skill_folders(places, environment, ("~x", "/abs", "rel"))) == [
+    assert named(skill_directories(places, environment, ("~x", "/abs", "rel"))) == [
         "home/.config/crush/skills",
         "home/.config/agents/skills",
         "home/.agents/skills",
@@ -111,20 +117,20 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
         "repo/sub/rel",
         *(f"repo/{at}.{name}/skills" for at in ("", "sub/") for name in PROJECT_NAMES),
     ]
-    assert named(command_folders(places, environment))[:4] == [
+    assert named(command_directories(places, environment))[:4] == [
         "home/.config/crush/commands",
         "home/.crush/commands",
         "home/.claude/commands",
         "home/.config/holdfast/commands",
     ]
-    assert named(agent_folders(places, environment))[-1] == "repo/sub/.holdfast/agents"
-    files = claude_files(places, environment)
+    assert named(agent_directories(places, environment))[-1] == "repo/sub/.holdfast/agents"
+    files = claude_settings_files(places, environment)
     assert [file.owner for file in files] == ["user", *["project"] * 4]
 
 
 def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
     places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
-    for folders in (claude_files(places, environment), agent_folders(places, environment)):
+    for folders in (claude_settings_files(places, environment), agent_directories(places, environment)):
         mine = [folder for folder in folders if "/.claude/" in folder.path and "local" not in folder.path]
         assert [folder.owner for folder in mine] == ["user"]

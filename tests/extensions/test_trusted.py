@@ -7,7 +7,13 @@ from e2e.home import written
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.trust import TrustStore
-from holdfast.extensions.trusted_files import brought_files, digest_with, give_trust, take_trust_back, untrusted
+from holdfast.extensions.trusted_files import (
+    combined_digest,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
+)
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "", "hooks": [{"type": "command", "command": "make"}]}]}}
 
@@ -30,7 +36,7 @@ class Project:
         return locate_settings(str(self.path), self.environment, data_dir=str(self.path.parent / "data"))
 
     def files(self) -> dict[str, tuple[tuple[str, int, str], ...]]:
-        return {file.path: file.wants for file in brought_files(self.places, self.environment)}
+        return {file.path: file.entries for file in find_trustable_files(self.places, self.environment)}
 
 
 def test_only_a_project_s_files_and_only_what_widens(tmp_path: Path) -> None:
@@ -49,19 +55,19 @@ def test_trust_is_taken_back_from_the_file_that_changed(tmp_path: Path) -> None:
     project = Project(tmp_path)
     written(project.path / "holdfast.toml", "[env]", "A = '1'")
     configuration = Configuration(project.places, project.environment)
-    files = brought_files(project.places, project.environment)
-    before = digest_with(configuration.snapshot().project.digest, files)
-    give_trust(configuration, files, at=1.0)
+    files = find_trustable_files(project.places, project.environment)
+    before = combined_digest(configuration.snapshot().project.digest, files)
+    grant_trust(configuration, files, at=1.0)
     assert configuration.snapshot().project.is_trusted
-    assert untrusted(files, configuration.trust) == ()
+    assert untrusted_files(files, configuration.trust) == ()
     written(project.path / ".claude/commands/wide.md", "---", "allowed-tools: Bash", "---", "other words")
-    now = brought_files(project.places, project.environment)
-    assert [Path(file.path).name for file in untrusted(now, configuration.trust)] == ["wide.md"]
+    now = find_trustable_files(project.places, project.environment)
+    assert [Path(file.path).name for file in untrusted_files(now, configuration.trust)] == ["wide.md"]
     assert configuration.snapshot().project.is_trusted, "the settings have not changed"
-    assert digest_with(configuration.snapshot().project.digest, now) != before
-    assert take_trust_back(configuration, now)
-    assert not take_trust_back(configuration, now)
-    assert len(untrusted(now, configuration.trust)) == 3
+    assert combined_digest(configuration.snapshot().project.digest, now) != before
+    assert revoke_trust(configuration, now)
+    assert not revoke_trust(configuration, now)
+    assert len(untrusted_files(now, configuration.trust)) == 3
     assert not configuration.snapshot().project.is_trusted
 
 

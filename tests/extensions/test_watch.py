@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.extensions.markdown_dir import CachedScan, Looking
+from holdfast.extensions.markdown_dir import CachedScan, ScannedExtension
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
@@ -58,12 +58,12 @@ def play(patch: pytest.MonkeyPatch, story: Callable[[Disk], Coroutine[Any, Any, 
 def test_what_was_there_before_is_used_when_the_disk_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
         began = asyncio.get_running_loop().time()
-        assert await disk.watch.fresh() == "nothing"
+        assert await disk.watch.rescan() == "nothing"
         assert asyncio.get_running_loop().time() - began == 1.0
-        assert not disk.watch.has_looked
+        assert not disk.watch.has_scanned
         disk.looks[0].set_result(None)
         await elapse(0.01)
-        assert (disk.watch.current, disk.changes, disk.watch.has_looked) == ("first", 1, True)
+        assert (disk.watch.current, disk.changes, disk.watch.has_scanned) == ("first", 1, True)
 
     play(monkeypatch, story)
 
@@ -72,7 +72,7 @@ def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
         for holds, changes in (("first", 1), ("first", 1), ("second", 2)):
             disk.holds = holds
-            disk.watch.begin()
+            disk.watch.start()
             await asyncio.sleep(0)
             disk.looks[-1].set_result(None)
             await elapse(0.01)
@@ -83,10 +83,10 @@ def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_older_look_does_not_take_back_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
-        disk.watch.begin()
+        disk.watch.start()
         await asyncio.sleep(0)
         disk.holds = "second"
-        disk.watch.begin()
+        disk.watch.start()
         await asyncio.sleep(0)
         for look in (1, 0):
             disk.looks[look].set_result(None)
@@ -99,10 +99,10 @@ def test_an_older_look_does_not_take_back_a_newer_one(monkeypatch: pytest.Monkey
 def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
         for _ in range(9):
-            disk.watch.begin()
+            disk.watch.start()
             await asyncio.sleep(0)
         assert len(disk.looks) == 4
-        waiting = start(disk.watch.fresh(patience=50))
+        waiting = start(disk.watch.rescan(seconds=50))
         await elapse(0.01)
         disk.looks[3].set_result(None)
         assert await waiting == "first", "who comes later waits for the last of them"
@@ -112,12 +112,12 @@ def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest
 
 def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
-        disk.watch.begin()
+        disk.watch.start()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)
         await elapse(0.01)
         disk.is_broken = True
-        disk.watch.begin()
+        disk.watch.start()
         await asyncio.sleep(0)
         disk.looks[1].set_result(None)
         await elapse(0.01)
@@ -129,13 +129,13 @@ def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
         monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
-        looking = Looking(disk.watch)
+        looking = ScannedExtension(disk.watch)
         looking.start()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)
         await elapse(0.01)
         disk.holds = "second"
-        assert await looking.fresh() == "second"
+        assert await looking.rescan() == "second"
         assert (looking.current, len(disk.looks), disk.changes) == ("second", 1, 2)
         looking.refresh()
         await asyncio.sleep(0)

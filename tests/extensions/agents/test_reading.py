@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.extensions.agents import AgentFile, read_agent
+from holdfast.extensions.agents import AgentFile, parse_agent
 from holdfast.extensions.markdown_dir import MarkdownFile
 from holdfast.extensions.search_paths import SearchPath
 
 
 def read(text: str, owner: str = "user") -> AgentFile:
     folder = SearchPath("/a", "project" if owner == "project" else "user", "claude")
-    return read_agent(MarkdownFile("/a/team/reviewer.md", "team:reviewer", folder, text.encode()))
+    return parse_agent(MarkdownFile("/a/team/reviewer.md", "team:reviewer", folder, text.encode()))
 
 
 FULL = "---\nname: critic\ndescription: Finds faults: all.\ntools: Read, Grep, Bash\nmodel: other\n---\nBe strict."
@@ -18,14 +18,14 @@ FULL = "---\nname: critic\ndescription: Finds faults: all.\ntools: Read, Grep, B
 def test_one_with_everything() -> None:
     agent = read(FULL)
     assert (agent.name, agent.description, agent.prompt) == ("critic", "Finds faults: all.", "Be strict.")
-    assert (agent.tools, agent.model, agent.needs) == (("view", "grep", "bash"), "other", ())
-    assert read(FULL, "project").needs == (("tools", 4), ("model", 5))
+    assert (agent.tools, agent.model, agent.trust_keys) == (("view", "grep", "bash"), "other", ())
+    assert read(FULL, "project").trust_keys == (("tools", 4), ("model", 5))
 
 
 def test_one_with_little() -> None:
     agent = read("---\ndescription: x\n---\ny", "project")
     assert (agent.name, agent.tools, agent.model) == ("reviewer", None, "")
-    assert agent.needs == (("tools", 1),), "all tools are more than it had before"
+    assert agent.trust_keys == (("tools", 1),), "all tools are more than it had before"
     assert read("---\ndescription: x\ntools: '*'\nmodel: inherit\n---\ny").tools is None
 
 

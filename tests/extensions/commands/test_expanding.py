@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.commands import Command, expanded, invocation, mentions, named_arguments, read_command
+from holdfast.extensions.commands import (
+    Command,
+    expand_template,
+    mentioned_agents,
+    named_arguments,
+    parse_command,
+    parse_invocation,
+)
 from holdfast.extensions.markdown_dir import MarkdownFile
 from holdfast.extensions.search_paths import Owner, SearchPath
 
@@ -27,7 +34,7 @@ from holdfast.extensions.search_paths import Owner, SearchPath
     ],
 )
 def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
-    assert invocation(prompt) == means
+    assert parse_invocation(prompt) == means
 
 
 @pytest.mark.parametrize(
@@ -57,12 +64,12 @@ def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
     ],
 )
 def test_arguments_find_their_places_once(body: str, arguments: str, means: str) -> None:
-    assert expanded(body, arguments) == means
+    assert expand_template(body, arguments) == means
 
 
 def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
     """The lines stay where they are, with their arguments; what only looks like one, or was typed, is none."""
-    told = expanded("Changes in $1: !`git diff $1`", "src")
+    told = expand_template("Changes in $1: !`git diff $1`", "src")
     assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
     for body, arguments in (
         ("Use `x`!", ""),
@@ -71,18 +78,18 @@ def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
         ("!``", ""),
         ("wow!", ""),
     ):
-        assert "bash" not in expanded(body, arguments)
+        assert "bash" not in expand_template(body, arguments)
 
 
 def test_named_arguments_may_come_apart_from_the_text() -> None:
-    assert expanded("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
+    assert expand_template("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
-    expanded(body, arguments)
-    invocation(arguments)
-    mentions(arguments, ["a"])
+    expand_template(body, arguments)
+    parse_invocation(arguments)
+    mentioned_agents(arguments, ["a"])
 
 
 @pytest.mark.parametrize(
@@ -97,23 +104,23 @@ def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
     ],
 )
 def test_agents_are_named_with_an_at(prompt: str, means: tuple[str, ...]) -> None:
-    assert mentions(prompt, ["reviewer", "tester"]) == means
+    assert mentioned_agents(prompt, ["reviewer", "tester"]) == means
 
 
 def test_a_command_with_everything() -> None:
     front = ("description: Looks", "argument-hint: [path]", "allowed-tools: Bash(git diff:*), Read", "model: haiku")
     text = "\n".join(["---", *front, "---", "Look at $1."])
-    command = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), text.encode()))
+    command = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), text.encode()))
     assert (command.description, command.hint, command.model) == ("Looks", "[path]", "small")
     assert command.allow == ("bash(git diff *)", "view")
-    assert command.needs == (("model", 5), ("allowed-tools", 4))
-    own = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "user"), text.encode()))
-    assert (own.needs, own.allow) == ((), command.allow)
+    assert command.trust_keys == (("model", 5), ("allowed-tools", 4))
+    own = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "user"), text.encode()))
+    assert (own.trust_keys, own.allow) == ((), command.allow)
 
 
 def test_a_command_without_front_matter() -> None:
-    command = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), b"# Review\n\nLook at $FILE."))
-    assert (command.description, command.needs, command.problems) == ("Review", (), ())
+    command = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), b"# Review\n\nLook at $FILE."))
+    assert (command.description, command.trust_keys, command.problems) == ("Review", (), ())
 
 
 @pytest.mark.parametrize(
@@ -128,31 +135,31 @@ def test_a_command_without_front_matter() -> None:
     ],
 )
 def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> None:
-    command = read_command(MarkdownFile("/c/a.md", name, SearchPath("/c", "user"), data))
+    command = parse_command(MarkdownFile("/c/a.md", name, SearchPath("/c", "user"), data))
     assert command.error
     assert [problem.line for problem in command.problems] == [line]
 
 
 def test_a_rule_that_makes_no_sense_is_left_out() -> None:
     text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
-    command = read_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), text))
+    command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), text))
     assert (command.error, command.allow) == ("", ("view",))
     assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
 
 
 def test_a_model_that_is_no_name_is_told() -> None:
-    command = read_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), b"---\nmodel: [a]\n---\nx"))
+    command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), b"---\nmodel: [a]\n---\nx"))
     assert (command.error, command.model) == ("", "")
     assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]
 
 
 def test_named_arguments_that_come_apart_leave_the_words_to_the_others() -> None:
-    assert expanded("Fix $TICKET on $BRANCH", "main", {"TICKET": "7"}) == "Fix 7 on main"
-    assert expanded("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
+    assert expand_template("Fix $TICKET on $BRANCH", "main", {"TICKET": "7"}) == "Fix 7 on main"
+    assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
 
 
 def _read(text: str, owner: Owner = "user") -> Command:
-    return read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
+    return parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
 
 
 @pytest.mark.parametrize(
@@ -179,10 +186,10 @@ def test_what_it_is_about(body: str, said: str) -> None:
 
 
 def test_what_needs_trust_is_told_with_its_line() -> None:
-    assert _read("---\nmodel: x\n---\ny", "project").needs == (("model", 2),)
-    assert _read("---\nallowed-tools: Read\n---\ny", "project").needs == (("allowed-tools", 2),)
+    assert _read("---\nmodel: x\n---\ny", "project").trust_keys == (("model", 2),)
+    assert _read("---\nallowed-tools: Read\n---\ny", "project").trust_keys == (("allowed-tools", 2),)
     plain = _read("y", "project")
-    assert (plain.needs, plain.model, plain.allow, plain.model_line) == ((), "", (), 0)
+    assert (plain.trust_keys, plain.model, plain.allow, plain.model_line) == ((), "", (), 0)
     assert _read("---\ndescription: x\nmodel: m\n---\ny").model_line == 3
     assert _read("a").digest != _read("b").digest
 

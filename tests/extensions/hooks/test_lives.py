@@ -109,7 +109,7 @@ class Shell:
 
 
 def _run(shell: Shell, seconds: float = 30.0) -> Any:  # noqa: ANN401
-    hook = Hook("PreToolUse", "x", seconds=seconds)
+    hook = Hook("PreToolUse", "x", timeout=seconds)
     return run_hook(hook, b"{}", spawn=cast(Any, shell), bash="/bin/bash", directory="/", environment={"A": "b"})
 
 
@@ -118,7 +118,7 @@ def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
     async def main() -> None:
         shell = Shell()
         said = await _run(shell, seconds)
-        assert said.trouble == f"took longer than {seconds:g} seconds and was ended."
+        assert said.error == f"took longer than {seconds:g} seconds and was ended."
         assert shell.processes[0].stopped_at == seconds
 
     in_virtual_time(main)
@@ -131,7 +131,7 @@ def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
             process.stderr.feed_eof()
 
         shell = Shell(x=close)
-        assert "took longer" in (await _run(shell)).trouble
+        assert "took longer" in (await _run(shell)).error
         assert shell.processes[0].stopped_at == 30.0
 
     in_virtual_time(main)
@@ -141,10 +141,10 @@ def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
 def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: getattr(process, stream).feed_data(b"ab"))
-        assert (await _run(shell)).trouble == "printed more than 1 bytes and was ended."
+        assert (await _run(shell)).error == "printed more than 1 bytes and was ended."
         assert shell.processes[0].stopped_at == 0.0
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
     in_virtual_time(main)
 
 
@@ -153,7 +153,7 @@ def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.Monke
         said = await _run(Shell(x=lambda process: process.end(2, err="n")))
         assert (said.decision, said.reason) == ("deny", "n")
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
     in_virtual_time(main)
 
 
@@ -172,7 +172,7 @@ def test_one_that_cannot_be_spawned_has_no_say(refusal: Exception) -> None:
     async def main() -> None:
         shell = Shell()
         shell.refuses = refusal
-        assert (await _run(shell)).trouble.startswith("could not be started: ")
+        assert (await _run(shell)).error.startswith("could not be started: ")
 
     in_virtual_time(main)
 
@@ -181,7 +181,7 @@ def test_one_that_never_ran_has_no_say() -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: process.end())
         shell.error = "no such program"
-        assert "could not be started" in (await _run(shell)).trouble
+        assert "could not be started" in (await _run(shell)).error
         assert shell.processes[0].stopped_at is not None
 
     in_virtual_time(main)
@@ -373,7 +373,7 @@ def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkey
             await site.hooks.before_prompt(run_of(session), "x", is_first=False)
         assert len(site.shell.processes) == 3, "a was forgotten for b"
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_SESSIONS", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 1)
     play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
 
 
@@ -395,8 +395,8 @@ def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatc
         assert site.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
         site.shell.processes[-1].end()
 
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_WAITING", 2)
-    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MOST_AT_ONCE", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_QUEUED_ENDS", 2)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 1)
     play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.hooks import HookDecision, HookEvent
 from holdfast.extensions.hooks.hook_config import Hook
-from holdfast.extensions.hooks.hook_process import HookResult, merged, understood
+from holdfast.extensions.hooks.hook_process import HookResult, merge_results, parse_output
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ from holdfast.extensions.hooks.hook_process import HookResult, merged, understoo
     ],
 )
 def test_what_was_printed(printed: Any, means: HookResult) -> None:  # noqa: ANN401
-    assert understood("PreToolUse", 0, json.dumps(printed), "") == means
+    assert parse_output("PreToolUse", 0, json.dumps(printed), "") == means
 
 
 @pytest.mark.parametrize(
@@ -56,32 +56,32 @@ def test_what_was_printed(printed: Any, means: HookResult) -> None:  # noqa: ANN
     [
         (2, HookResult("deny", reason="why")),
         (49, HookResult("deny", halts=True, reason="why")),
-        (1, HookResult(trouble="ended with code 1: why.")),
-        (127, HookResult(trouble="ended with code 127: why.")),
+        (1, HookResult(error="ended with code 1: why.")),
+        (127, HookResult(error="ended with code 127: why.")),
     ],
 )
 def test_exit_codes(code: int, means: HookResult) -> None:
-    assert understood("PreToolUse", code, '{"decision": "allow"}', "why\n") == means
+    assert parse_output("PreToolUse", code, '{"decision": "allow"}', "why\n") == means
 
 
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "SessionStart"])
 def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
-    assert understood(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
-    assert understood("PostToolUse", 0, "formatted\n", "") == HookResult()
+    assert parse_output(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
+    assert parse_output("PostToolUse", 0, "formatted\n", "") == HookResult()
     broken = '{"decision": "deny"} and more'
-    assert understood("PreToolUse", 0, broken, "") == HookResult(trouble="printed JSON that cannot be read.")
-    assert understood(event, 0, broken, "") == HookResult(context=broken)
+    assert parse_output("PreToolUse", 0, broken, "") == HookResult(error="printed JSON that cannot be read.")
+    assert parse_output(event, 0, broken, "") == HookResult(context=broken)
 
 
 @given(st.text(max_size=80), st.integers(0, 255))
 def test_nothing_makes_it_fail(text: str, code: int) -> None:
-    understood("PreToolUse", code, text, text)
-    understood("SessionStart", code, f'{{"hookSpecificOutput": {json.dumps(text)}}}', "")
+    parse_output("PreToolUse", code, text, text)
+    parse_output("SessionStart", code, f'{{"hookSpecificOutput": {json.dumps(text)}}}', "")
 
 
 def test_long_words_are_cut() -> None:
-    assert len(understood("PreToolUse", 2, "", "x" * 100_000).reason) < 33_000
-    assert understood("PreToolUse", 0, "[" * 100_000, "") == HookResult()
+    assert len(parse_output("PreToolUse", 2, "", "x" * 100_000).reason) < 33_000
+    assert parse_output("PreToolUse", 0, "[" * 100_000, "") == HookResult()
 
 
 def hooks(count: int) -> tuple[Hook, ...]:
@@ -94,7 +94,7 @@ DECISIONS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
 @pytest.mark.parametrize("decisions", list(itertools.product(DECISIONS, repeat=3)))
 def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
     said = [HookResult(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
-    ruling = merged(hooks(3), said, {})
+    ruling = merge_results(hooks(3), said, {})
     strictest = max(decisions, key=DECISIONS.index)
     assert ruling.decision == strictest
     assert ruling.reason == "\n".join(f"r{n}" for n, decision in enumerate(decisions) if decision == strictest)
@@ -102,16 +102,16 @@ def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
 
 def test_changes_are_laid_over_each_other_in_order() -> None:
     said = [HookResult(patch={"a": 1, "b": 1}), HookResult(), HookResult(patch={"b": 2})]
-    ruling = merged(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
+    ruling = merge_results(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
     assert ruling.input == {"a": 1, "b": 2, "c": 0}
-    assert merged(hooks(3), said, {"a": 0}).input is None, "after a tool has run nothing is changed"
-    assert merged(hooks(1), [HookResult(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
+    assert merge_results(hooks(3), said, {"a": 0}).input is None, "after a tool has run nothing is changed"
+    assert merge_results(hooks(1), [HookResult(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
 
 
 def test_the_report_tells_what_each_did() -> None:
-    said = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(trouble="took too long.", message="hm")]
+    said = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(error="took too long.", message="hm")]
     two = (Hook("PreToolUse", "c0", name="guard", matcher="^b"), Hook("PreToolUse", "c1"))
-    assert merged(two, said, {}, is_about_input=True).report == {
+    assert merge_results(two, said, {}, is_about_input=True).report == {
         "hook_count": 2,
         "decision": "deny",
         "halt": False,
@@ -140,20 +140,20 @@ def test_the_report_tells_what_each_did() -> None:
 
 @pytest.mark.parametrize(("code", "halts"), [(2, False), (49, True)])
 def test_a_hook_that_refuses_gives_its_reason_on_either_stream(code: int, halts: bool) -> None:
-    assert understood("PreToolUse", code, "out\n", "") == HookResult("deny", halts=halts, reason="out")
-    assert understood("PreToolUse", code, "out\n", " err ") == HookResult("deny", halts=halts, reason="err")
-    assert understood("PreToolUse", code, "", "") == HookResult("deny", halts=halts)
+    assert parse_output("PreToolUse", code, "out\n", "") == HookResult("deny", halts=halts, reason="out")
+    assert parse_output("PreToolUse", code, "out\n", " err ") == HookResult("deny", halts=halts, reason="err")
+    assert parse_output("PreToolUse", code, "", "") == HookResult("deny", halts=halts)
 
 
 def test_the_last_line_of_the_complaints_of_a_hook_is_told() -> None:
-    assert understood("RunEnd", 1, "", "first\nlast\n") == HookResult(trouble="ended with code 1: last.")
-    assert understood("RunEnd", 1, "", "") == HookResult(trouble="ended with code 1.")
-    assert understood("RunEnd", 1, "", "x" * 300).trouble == f"ended with code 1: {'x' * 200}."
+    assert parse_output("RunEnd", 1, "", "first\nlast\n") == HookResult(error="ended with code 1: last.")
+    assert parse_output("RunEnd", 1, "", "") == HookResult(error="ended with code 1.")
+    assert parse_output("RunEnd", 1, "", "x" * 300).error == f"ended with code 1: {'x' * 200}."
 
 
 def test_a_reason_of_nothing_but_blanks_is_none() -> None:
     printed = {"decision": "deny", "reason": "so", "hookSpecificOutput": {"permissionDecisionReason": "  "}}
-    assert understood("PreToolUse", 0, json.dumps(printed), "") == HookResult("deny", reason="so")
+    assert parse_output("PreToolUse", 0, json.dumps(printed), "") == HookResult("deny", reason="so")
 
 
 def test_what_several_hooks_say_is_one_ruling() -> None:
@@ -161,9 +161,9 @@ def test_what_several_hooks_say_is_one_ruling() -> None:
     said = [
         HookResult("allow", reason="fine", context="one", patch={"x": 1}),
         HookResult("deny", reason="no", message="for people"),
-        HookResult(context="two", trouble="is slow"),
+        HookResult(context="two", error="is slow"),
     ]
-    ruling = merged(hooks, said, {"x": 0}, is_about_input=True)
+    ruling = merge_results(hooks, said, {"x": 0}, is_about_input=True)
     assert (ruling.decision, ruling.halts, ruling.reason, ruling.context) == ("deny", False, "no", "one\ntwo")
     assert ruling.input == {"x": 1}
     assert ruling.report == {
@@ -188,7 +188,7 @@ def test_what_several_hooks_say_is_one_ruling() -> None:
 
 
 def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
-    ruling = merged([Hook("PostToolUse", "a")], [HookResult(patch={"x": 1})], {"x": 0})
+    ruling = merge_results([Hook("PostToolUse", "a")], [HookResult(patch={"x": 1})], {"x": 0})
     assert (ruling.input, ruling.decision, ruling.reason) == (None, "", "")
     assert ruling.report == {
         "hook_count": 1,
@@ -202,11 +202,11 @@ def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
 def test_reasons_are_joined_where_there_are_some() -> None:
     hooks = [Hook("PreToolUse", name) for name in "abc"]
     said = [HookResult("deny", reason="one"), HookResult("deny"), HookResult("deny", halts=True, reason="two")]
-    ruling = merged(hooks, said, {})
+    ruling = merge_results(hooks, said, {})
     assert (ruling.reason, ruling.halts) == ("one\ntwo", True)
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(32_768, False), (32_769, True)])
 def test_what_a_hook_says_is_bounded(length: int, is_cut: bool) -> None:
-    told = understood("UserPromptSubmit", 0, "x" * length, "").context
+    told = parse_output("UserPromptSubmit", 0, "x" * length, "").context
     assert told == "x" * 32_768 + ("\n[…]" if is_cut else "")

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.extensions.mcp.mcp_types import LoginFailed
-from holdfast.extensions.mcp.oauth_login import Callback, waiting_room
+from holdfast.extensions.mcp.oauth_login import Callback, redirect_listener
 
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "get")
 TARGETS: dict[str, dict[str, str] | None] = {
@@ -48,7 +48,7 @@ async def _outcome(room: Callback) -> dict[str, Any] | str:
 @pytest.mark.parametrize("method", METHODS)
 async def test_only_a_get_of_the_address_with_an_answer_is_the_answer(method: str) -> None:
     for target, values in TARGETS.items():
-        async with waiting_room(0) as room:
+        async with redirect_listener(0) as room:
             status, page = await _request(room, method, target)
             is_answer = method == "GET" and values is not None
             assert status == (405 if method != "GET" else 200 if is_answer else 404), target

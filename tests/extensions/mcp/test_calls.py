@@ -203,7 +203,7 @@ def test_prompts_and_resources_are_asked_for_by_name(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         _prompts(site)
         await site.stands("connected")
-        servers = await site.mcp.servers()
+        servers = await site.mcp.manager()
         (prompt,) = servers.prompts()
         assert (prompt.id, prompt.prompt_id, prompt.client_id, prompt.description) == ("s:p", "p", "s", "Asks.")
         assert [(item.id, item.title, item.required) for item in prompt.arguments] == [
@@ -235,7 +235,7 @@ def test_one_that_does_not_answer_in_passing_is_tested(tmp_path: Path, pings: bo
         site.methods["resources/read"] = hangs
         if not pings:
             site.methods["ping"] = hangs
-        servers = await site.mcp.servers()
+        servers = await site.mcp.manager()
         began = now()
         with pytest.raises(BadRequest, match="did not answer within 7 s"):
             await servers.resource("s", "r://1")
@@ -252,7 +252,7 @@ def test_one_that_goes_while_it_is_asked_is_named_and_comes_back(tmp_path: Path)
         _prompts(site)
         await site.stands("connected")
         site.methods["prompts/get"] = ends
-        servers = await site.mcp.servers()
+        servers = await site.mcp.manager()
         with pytest.raises(BadRequest, match="The MCP server s went away"):
             await servers.prompt("s", "p", {"city": "Oslo"})
         await site.stands("error")
@@ -271,7 +271,7 @@ def test_an_answer_that_says_the_connection_is_closed_ends_it(tmp_path: Path) ->
         await site.stands("connected")
         site.methods["resources/read"] = lambda _, message: {"error": {"code": -32000, "message": "closed"}}
         with pytest.raises(BadRequest, match="went away"):
-            await (await site.mcp.servers()).resource("s", "r://1")
+            await (await site.mcp.manager()).resource("s", "r://1")
         await site.until(lambda: len(site.programs) == 2)
         assert site.programs[0].killed_at is not None
 

@@ -7,7 +7,7 @@ from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.extensions import McpArgument
 from holdfast.domain.messages import text_of
-from holdfast.extensions.mcp.extension import arguments_in
+from holdfast.extensions.mcp.extension import parse_arguments
 from holdfast.protocol.bodies import AgentMessage
 
 pytestmark = needs_node
@@ -16,13 +16,13 @@ TWO = (McpArgument("city", "city", required=True), McpArgument("state", "state")
 
 
 def test_what_is_typed_goes_to_the_arguments() -> None:
-    assert arguments_in("", TWO) == {}
-    assert arguments_in("Oslo", TWO) == {"city": "Oslo"}
-    assert arguments_in("Oslo Norway and more", TWO) == {"city": "Oslo", "state": "Norway and more"}
-    assert arguments_in("'New York' NY", TWO) == {"city": "New York", "state": "NY"}
-    assert arguments_in("NY city='New York'", TWO) == {"city": "New York", "state": "NY"}
-    assert arguments_in("a=b it's", TWO[:1]) == {"city": "a=b it's"}
-    assert arguments_in("many words", ()) == {}
+    assert parse_arguments("", TWO) == {}
+    assert parse_arguments("Oslo", TWO) == {"city": "Oslo"}
+    assert parse_arguments("Oslo Norway and more", TWO) == {"city": "Oslo", "state": "Norway and more"}
+    assert parse_arguments("'New York' NY", TWO) == {"city": "New York", "state": "NY"}
+    assert parse_arguments("NY city='New York'", TWO) == {"city": "New York", "state": "NY"}
+    assert parse_arguments("a=b it's", TWO[:1]) == {"city": "a=b it's"}
+    assert parse_arguments("many words", ()) == {}
 
 
 async def _sent(one: ToolClient, prompt: str) -> str:

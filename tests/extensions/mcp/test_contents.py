@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from extensions.mcp.anything import anything
 from holdfast.domain.extensions import McpContents
 from holdfast.extensions.mcp.tool_results import (
-    MOST_MEDIA,
-    MOST_TEXT,
-    contents_of,
-    outcome_of,
+    MAX_MEDIA_BYTES,
+    MAX_TEXT,
     prompt_text,
-    resource_text,
+    resource_contents,
+    resource_outcome,
+    tool_outcome,
 )
 
 PICTURE = base64.b64encode(b"\x89PNG picture").decode()
@@ -34,46 +34,46 @@ def picture(data: str = PICTURE, mime: str = "image/png") -> dict[str, Any]:
 
 
 def test_texts_are_joined_and_errors_are_errors() -> None:
-    outcome = outcome_of(said(words("one"), words("two")), takes_media=True)
+    outcome = tool_outcome(said(words("one"), words("two")), takes_media=True)
     assert (outcome.content, outcome.is_error) == ("one\n\ntwo", False)
-    assert outcome_of(said(words("no"), isError=True), takes_media=True).is_error
-    assert outcome_of({}, takes_media=True).content == "The tool answered nothing."
+    assert tool_outcome(said(words("no"), isError=True), takes_media=True).is_error
+    assert tool_outcome({}, takes_media=True).content == "The tool answered nothing."
 
 
 def test_the_first_picture_is_passed_on() -> None:
-    outcome = outcome_of(said(words("look"), picture(), picture()), takes_media=True)
+    outcome = tool_outcome(said(words("look"), picture(), picture()), takes_media=True)
     assert (outcome.data, outcome.mime_type) == (PICTURE, "image/png")
     assert (
         outcome.content
         == "look\n\n[image, image/png, 12 bytes]\n\n[image, image/png, 12 bytes: only the first is passed on]"
     )
-    blind = outcome_of(said(picture()), takes_media=False)
+    blind = tool_outcome(said(picture()), takes_media=False)
     assert blind.data == ""
     assert "cannot take it" in blind.content
 
 
 def test_sounds_are_passed_on_too() -> None:
-    outcome = outcome_of(said({"type": "audio", "data": PICTURE, "mimeType": "audio/wav"}), takes_media=True)
+    outcome = tool_outcome(said({"type": "audio", "data": PICTURE, "mimeType": "audio/wav"}), takes_media=True)
     assert (outcome.data, outcome.mime_type) == (PICTURE, "audio/wav")
 
 
 def test_media_that_are_too_large_or_broken_are_named() -> None:
-    huge = base64.b64encode(bytes(MOST_MEDIA + 1)).decode()
-    outcome = outcome_of(said(picture(huge), picture("§")), takes_media=True)
+    huge = base64.b64encode(bytes(MAX_MEDIA_BYTES + 1)).decode()
+    outcome = tool_outcome(said(picture(huge), picture("§")), takes_media=True)
     assert outcome.data == ""
     assert "too large" in outcome.content
     assert "[image that cannot be read]" in outcome.content
 
 
 def test_structure_is_shown_where_no_text_says_the_same() -> None:
-    told = outcome_of(said(words('{"a": [1]}'), structuredContent={"a": [1]}), takes_media=True)
+    told = tool_outcome(said(words('{"a": [1]}'), structuredContent={"a": [1]}), takes_media=True)
     assert told.content == '{"a": [1]}'
-    around = outcome_of(said(words("some words"), structuredContent={"result": "some words"}), takes_media=True)
+    around = tool_outcome(said(words("some words"), structuredContent={"result": "some words"}), takes_media=True)
     assert around.content == "some words"
-    untold = outcome_of(said(words("done"), structuredContent={"a": [1]}), takes_media=True)
+    untold = tool_outcome(said(words("done"), structuredContent={"a": [1]}), takes_media=True)
     assert untold.content.startswith("done\n\n{")
     assert json.loads(untold.metadata) == {"structured_content": {"a": [1]}}
-    assert outcome_of(said(structuredContent={"a": "x" * MOST_TEXT}), takes_media=True).metadata == ""
+    assert tool_outcome(said(structuredContent={"a": "x" * MAX_TEXT}), takes_media=True).metadata == ""
 
 
 def test_resources_are_shown_or_named() -> None:
@@ -81,7 +81,7 @@ def test_resources_are_shown_or_named() -> None:
     inside = {"type": "resource", "resource": {"uri": "demo://b", "text": "hello"}}
     blob = {"type": "resource", "resource": {"uri": "demo://c", "blob": PICTURE, "mimeType": "application/pdf"}}
     shown = {"type": "resource", "resource": {"uri": "demo://d", "blob": PICTURE, "mimeType": "image/png"}}
-    outcome = outcome_of(said(link, inside, blob, shown), takes_media=True)
+    outcome = tool_outcome(said(link, inside, blob, shown), takes_media=True)
     assert outcome.content == (
         "[resource demo://a (text/plain) a: what]\n\n"
         '<resource uri="demo://b">\nhello\n</resource>\n\n'
@@ -91,8 +91,8 @@ def test_resources_are_shown_or_named() -> None:
 
 
 def test_a_long_answer_loses_its_middle() -> None:
-    outcome = outcome_of(said(words("begin" + "x\n" * MOST_TEXT + "end")), takes_media=True)
-    assert len(outcome.content) < MOST_TEXT + 100
+    outcome = tool_outcome(said(words("begin" + "x\n" * MAX_TEXT + "end")), takes_media=True)
+    assert len(outcome.content) < MAX_TEXT + 100
     assert outcome.content.startswith("begin")
     assert outcome.content.endswith("end")
     assert "truncated" in outcome.content
@@ -100,11 +100,11 @@ def test_a_long_answer_loses_its_middle() -> None:
 
 def test_a_resource_that_was_read() -> None:
     result = {"contents": [{"uri": "a", "text": "x", "mimeType": "text/plain"}, {"uri": "b", "blob": PICTURE}, 7]}
-    contents = contents_of(result)
+    contents = resource_contents(result)
     assert contents == (McpContents("a", "text/plain", "x"), McpContents("b", blob=PICTURE))
-    assert resource_text(contents[:1], takes_media=True).content == '<resource uri="a">\nx\n</resource>'
-    assert "12 bytes" in resource_text(contents[1:], takes_media=True).content
-    assert resource_text((), takes_media=True).content == "The resource is empty."
+    assert resource_outcome(contents[:1], takes_media=True).content == '<resource uri="a">\nx\n</resource>'
+    assert "12 bytes" in resource_outcome(contents[1:], takes_media=True).content
+    assert resource_outcome((), takes_media=True).content == "The resource is empty."
 
 
 def test_a_prompt_is_one_text() -> None:
@@ -127,8 +127,8 @@ _json = anything("type", "text", "data", "uri", "resource", "mimeType", "blob", 
     st.booleans(),
 )
 def test_whatever_a_server_sends_becomes_a_result(result: dict[str, Any], takes_media: bool) -> None:
-    outcome = outcome_of(result, takes_media=takes_media)
+    outcome = tool_outcome(result, takes_media=takes_media)
     assert outcome.content
-    assert len(outcome.content) <= MOST_TEXT + 100
-    contents_of(result)
+    assert len(outcome.content) <= MAX_TEXT + 100
+    resource_contents(result)
     prompt_text(result)

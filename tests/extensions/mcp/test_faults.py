@@ -56,7 +56,7 @@ async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_
 
 
 async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
         (pid,) = living(tmp_path)
@@ -70,8 +70,8 @@ async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, mon
 
 async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was never sent may be sent to the next one."""
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.IDLE", 0.0)
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 1.0)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_AFTER_IDLE", 0.0)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 1.0)
     async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30})
         (pid,) = living(tmp_path)
@@ -152,7 +152,7 @@ async def test_what_cannot_start_says_why_and_what_to_do() -> None:
             "wrong": "no-such-program could not be started: No such file or directory.",
             "empty": "It has no command: set mcp.empty.command, or a url.",
             "address": "Its address is not one",
-            "away": "Nobody answers at its address.",
+            "away": "Nothing answers at its address.",
             "variable": "NOT_SET_ANYWHERE is not set",
             "silent": "It did not answer within 1 seconds.",
             "quits": "It ended with exit code 0.",

@@ -112,7 +112,7 @@ def test_lists_are_read_page_by_page_up_to_a_bound(
         assert found.tools == tuple(f"mcp_s_t{number}" for number in range(count))
         assert site.last.count("tools/list") == count
 
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.MOST_PAGES", bound)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.MAX_PAGES", bound)
     play(tmp_path, story)
 
 
@@ -122,7 +122,7 @@ def test_entries_of_a_list_are_bounded(tmp_path: Path, bound: int, monkeypatch: 
         site.items["tools"] = [tool(name) for name in "abc"]
         assert (await site.stands("connected")).tool_count == bound
 
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server._MOST", bound)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server._MAX_ENTRIES", bound)
     play(tmp_path, story)
 
 
@@ -178,7 +178,7 @@ def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
         assert site.programs == []
         assert site.mcp.tools() == ()
         with pytest.raises(CallFailed, match="was switched off"):
-            await (await site.mcp.servers())._known("s").connection()
+            await (await site.mcp.manager())._get("s").connection()
 
     play(tmp_path, story, s={"command": "x", "disabled": True})
 
@@ -208,7 +208,7 @@ def test_settings_that_change_are_followed_and_others_are_left_alone(tmp_path: P
 def test_a_restart_starts_it_again_with_the_same_settings(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.stands("connected")
-        servers = await site.mcp.servers()
+        servers = await site.mcp.manager()
         servers.restart("s")
         assert site.state().state == "starting"
         await site.stands("connected")
@@ -242,18 +242,18 @@ def test_who_waits_for_one_whose_settings_change_is_told(tmp_path: Path) -> None
 def test_what_is_lent_stands_below_the_settings_and_goes_with_its_lender(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         lent = McpSettings(command="$NOT_EXPANDED")
-        site.mcp.lend("one", {"s": lent, "t": lent})
-        site.mcp.lend("two", {"t": McpSettings(command="later")})
+        site.mcp.set_client_servers("one", {"s": lent, "t": lent})
+        site.mcp.set_client_servers("two", {"t": McpSettings(command="later")})
         await site.stands("connected", name="t")
         await site.stands("connected", name="s")
         commands = sorted(program.command for program in site.programs)
         assert commands == [("$NOT_EXPANDED",), ("x",)], "the settings first, then who lent first; as it stands there"
-        site.mcp.lend("one", {"s": lent, "t": lent})
+        site.mcp.set_client_servers("one", {"s": lent, "t": lent})
         await elapse(3)
         assert len(site.programs) == 2
-        site.mcp.lend("one", {})
+        site.mcp.set_client_servers("one", {})
         await site.until(lambda: site.last.command == ("later",))
-        site.mcp.lend("two", {})
+        site.mcp.set_client_servers("two", {})
         assert set(site.mcp.states()) == {"s"}
         await elapse(5)
         assert len(site.unreleased()) == 1
@@ -263,7 +263,7 @@ def test_what_is_lent_stands_below_the_settings_and_goes_with_its_lender(tmp_pat
 
 def test_what_was_lent_and_is_then_configured_alike_is_expanded(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        site.mcp.lend("one", {"t": McpSettings(command="$HOME")})
+        site.mcp.set_client_servers("one", {"t": McpSettings(command="$HOME")})
         await site.stands("connected", name="t")
         await site.stands("connected", name="s")
         assert {program.command for program in site.programs} == {("$HOME",), ("x",)}

@@ -15,7 +15,7 @@ from extensions.mcp.anything import anything
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.domain.approvals import QuestionAnswer, QuestionRequest
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.mcp.elicitation import MOST_FIELDS, content_of, fields_of
+from holdfast.extensions.mcp.elicitation import MAX_FIELDS, form_content, form_fields
 
 ASK: tuple[str, object] = ("mcp_all_trigger-elicitation-request", {})
 
@@ -29,7 +29,7 @@ def answers(*given: Mapping[str, Any]) -> list[QuestionAnswer]:
 
 
 def test_each_kind_is_asked_in_its_own_way() -> None:
-    fields = fields_of(
+    fields = form_fields(
         "s",
         form(
             name={"type": "string", "title": "Your name", "description": "As it is written."},
@@ -56,7 +56,7 @@ def test_each_kind_is_asked_in_its_own_way() -> None:
     assert [choice.label for choice in fields[4].question.choices] == ["A", "B"]
     assert [choice.id for choice in fields[5].question.choices] == ["x", "y"]
     assert "One of: 0, 1, 2" in fields[7].question.description
-    content, wrong = content_of(
+    content, wrong = form_content(
         fields,
         answers(
             {"fill_in_text": " Ada "},
@@ -89,18 +89,18 @@ def test_each_kind_is_asked_in_its_own_way() -> None:
 def test_what_does_not_fit_is_asked_again(schema: dict[str, Any], answer: dict[str, Any]) -> None:
     asked = form(x=schema)
     asked["requestedSchema"]["required"] = ["x"]
-    assert content_of(fields_of("s", asked), answers(answer)) == ({}, ("x",))
+    assert form_content(form_fields("s", asked), answers(answer)) == ({}, ("x",))
 
 
 def test_addresses_and_empty_forms_want_a_yes() -> None:
     for wanted in ({"mode": "url", "message": "Log in", "url": "https://host/x"}, {"message": "Go?"}, form(), {}):
-        (field,) = fields_of("s", wanted)
+        (field,) = form_fields("s", wanted)
         assert field.question.type == "yes_no"
-        assert content_of([field], answers({"yes": True})) == ({}, ())
-        assert content_of([field], answers({"yes": False})) == (None, ())
-    assert "https://host/x" in fields_of("s", {"mode": "url", "url": "https://host/x"})[0].question.description
-    too_many = {f"f{number}": {"type": "string"} for number in range(MOST_FIELDS + 1)}
-    assert fields_of("s", form(**too_many)) == ()
+        assert form_content([field], answers({"yes": True})) == ({}, ())
+        assert form_content([field], answers({"yes": False})) == (None, ())
+    assert "https://host/x" in form_fields("s", {"mode": "url", "url": "https://host/x"})[0].question.description
+    too_many = {f"f{number}": {"type": "string"} for number in range(MAX_FIELDS + 1)}
+    assert form_fields("s", form(**too_many)) == ()
 
 
 _JSON = anything("type", "enum", "oneOf", "items", "title", "properties", "required", "const")
@@ -109,9 +109,9 @@ _JSON = anything("type", "enum", "oneOf", "items", "title", "properties", "requi
 @given(_JSON, st.dictionaries(st.sampled_from(["type", "enum", "oneOf", "items", "title", "enumNames"]), _JSON))
 def test_whatever_a_server_asks_is_a_question(schema: object, inside: dict[str, Any]) -> None:
     for wanted in ({"requestedSchema": schema}, form(x=inside), form(x=schema)):
-        fields = fields_of("s", wanted)
+        fields = form_fields("s", wanted)
         assert all(field.question.question for field in fields)
-        content_of(fields, answers(*({} for _ in fields)))
+        form_content(fields, answers(*({} for _ in fields)))
 
 
 async def _asked(one: ToolClient) -> QuestionRequest:

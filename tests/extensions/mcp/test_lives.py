@@ -38,12 +38,12 @@ def test_it_starts_a_moment_after_the_workspace_opened(tmp_path: Path) -> None:
 def test_who_asks_for_it_has_it_started_at_once(tmp_path: Path, hurry: str) -> None:
     async def story(site: Site) -> None:
         if hurry == "servers":
-            servers = await site.mcp.servers()
-            await servers.known("s")
+            servers = await site.mcp.manager()
+            await servers.wait_lists("s")
         elif hurry == "tried":
-            await site.mcp.tried(5.0)
+            await site.mcp.wait_attempts(5.0)
         else:
-            await site.mcp.settled()
+            await site.mcp.wait_settled()
         assert site.state().state == "connected"
         assert now() == 0.0
 
@@ -141,7 +141,7 @@ def test_a_start_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path, na
         assert len(site.programs) == tries + is_retried
         site.methods = Site(tmp_path / "sound").methods
         site.cannot_spawn = site.cannot_run = ""
-        assert (await (await site.mcp.servers())._known("s").connection()) is not None
+        assert (await (await site.mcp.manager())._get("s").connection()) is not None
         await site.stands("connected")
 
     play(tmp_path, story)
@@ -155,7 +155,7 @@ def test_a_list_that_is_refused_is_empty_and_the_rest_can_be_used(tmp_path: Path
         found = await site.stands("connected")
         counts = {"tools": found.tool_count, "prompts": found.prompt_count, "resources": found.resource_count}
         assert counts == {**dict.fromkeys(counts, 1), what: 0}
-        assert f"[{what} cannot be listed: not today]" in (await site.mcp.servers()).log("s")
+        assert f"[{what} cannot be listed: not today]" in (await site.mcp.manager()).log("s")
 
     play(tmp_path, story)
 
@@ -168,7 +168,7 @@ def test_it_is_tried_later_each_time_and_left_alone_after_eight(tmp_path: Path) 
         assert [round(b - a, 3) for a, b in pairwise(begun)] == [0.5, 1, 2, 4, 8, 16, 32]
         site.methods = Site(tmp_path / "sound").methods
         assert site.mcp.tools() == () or site.state().state == "error"
-        assert (await (await site.mcp.servers())._known("s").connection()) is not None
+        assert (await (await site.mcp.manager())._get("s").connection()) is not None
         assert len(site.programs) == 9, "a call has it tried at once"
 
     play(tmp_path, story)
@@ -266,7 +266,7 @@ def test_who_asks_while_it_starts_does_not_shorten_a_later_pause(tmp_path: Path)
 
         site.methods["initialize"] = slowly
         await site.until(lambda: site.programs and site.last.count("initialize"))
-        await (await site.mcp.servers())._known("s").connection()
+        await (await site.mcp.manager())._get("s").connection()
         await elapse(1)
         site.last.end(1)
         ended = now()
@@ -292,7 +292,7 @@ def test_lists_that_were_to_be_read_again_are_read_once_after_a_new_start(tmp_pa
         await site.stands("connected")
         site.last.end(1)
         await site.stands("error")
-        (await site.mcp.servers()).look("s", "tools")
+        (await site.mcp.manager()).refresh_list("s", "tools")
         await site.stands("connected")
         await elapse(5)
         assert site.last.count("tools/list") == 1

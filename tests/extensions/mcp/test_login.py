@@ -13,7 +13,7 @@ from extensions.mcp.office import Office, browse, office
 from extensions.mcp.servers import add, stands, state
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.mcp.oauth_tokens import name_for
+from holdfast.extensions.mcp.oauth_tokens import credentials_key
 from holdfast.testing.gates import start
 
 GREET = ("mcp_office_greet", {"name": "Ada"})
@@ -81,7 +81,7 @@ async def _kept_where_it_belongs(one: ToolClient, there: Office, home: Path) -> 
     keys = home / "holdfast/credentials.toml"
     assert token in keys.read_text()
     assert stat.S_IMODE(keys.stat().st_mode) == 0o600
-    assert name_for(there.url) in keys.read_text()
+    assert credentials_key(there.url) in keys.read_text()
     answers = [await one.client.get_config(one.workspace), await one.client.mcp_states(one.workspace)]
     assert token not in str(msgspec.to_builtins(answers))
     held = [path.read_bytes() for path in one.server.place.root.rglob("*") if path.is_file()]
@@ -133,7 +133,7 @@ async def test_a_token_goes_to_its_own_address_only() -> None:
         await stands(one, "office", "connected")
         await one.client.config_set(one.workspace, "mcp.office.url", elsewhere.url, scope=1)
         await stands(one, "office", "needs auth")
-        assert name_for(there.url) != name_for(elsewhere.url)
+        assert credentials_key(there.url) != credentials_key(elsewhere.url)
 
 
 async def test_with_a_key_of_ones_own_nobody_logs_in() -> None:

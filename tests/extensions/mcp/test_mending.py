@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.mcp.anything import anything
-from holdfast.extensions.mcp.sanitize import fault_in, mended, shaped
+from holdfast.extensions.mcp.sanitize import provider_schema, sanitize_lists, schema_error
 
 _JSON = anything("name", "uri", "type", "properties", "items", "required", "inputSchema", "arguments")
 
@@ -30,7 +30,7 @@ def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
         ],
         "nextCursor": "more",
     }
-    assert mended(result) == (
+    assert sanitize_lists(result) == (
         "it does not say what b takes",
         "number 3 of its tools has no name, and is left out",
         "c can only be run as a task, which is not done here, and is left out",
@@ -44,33 +44,33 @@ def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
         "nextCursor": "more",
     }
     prompts: dict[str, Any] = {"prompts": [{"name": "p", "arguments": [{"name": "x", "required": "yes"}, 7]}]}
-    assert mended(prompts) == ()
+    assert sanitize_lists(prompts) == ()
     assert prompts["prompts"] == [{"name": "p", "arguments": [{"name": "x", "required": False}]}]
     resources: dict[str, Any] = {"resources": [{"uri": "demo://a", "size": "large"}]}
-    assert mended(resources) == ()
+    assert sanitize_lists(resources) == ()
     assert resources["resources"] == [{"uri": "demo://a", "name": "demo://a"}]
 
 
 @given(st.fixed_dictionaries({}, optional={"tools": _JSON, "prompts": _JSON, "resources": _JSON}))
 def test_whatever_comes_it_is_a_list_that_can_be_used(result: dict[str, Any]) -> None:
-    mended(result)
+    sanitize_lists(result)
     for tool in result["tools"] if isinstance(result.get("tools"), list) else ():
         assert isinstance(tool["name"], str)
         assert tool["inputSchema"]["type"] == "object"
-    assert mended(["no", "object"]) == ()
+    assert sanitize_lists(["no", "object"]) == ()
 
 
 @given(_JSON)
 def test_every_provider_is_given_an_object(given: object) -> None:
-    schema = shaped(given)
+    schema = provider_schema(given)
     assert schema["type"] == "object"
     assert isinstance(schema["properties"], dict)
-    assert shaped(schema) == schema
+    assert provider_schema(schema) == schema
 
 
 def test_lists_say_of_what_and_nothing_is_too_large() -> None:
     inside = {"type": "array", "items": {"type": "array"}}
-    schema = shaped({"properties": {"x": {"type": "array"}, "y": inside}, "anyOf": [{}], "$schema": "s"})
+    schema = provider_schema({"properties": {"x": {"type": "array"}, "y": inside}, "anyOf": [{}], "$schema": "s"})
     assert schema == {
         "type": "object",
         "properties": {
@@ -78,17 +78,17 @@ def test_lists_say_of_what_and_nothing_is_too_large() -> None:
             "y": {"type": "array", "items": {"type": "array", "items": {}}},
         },
     }
-    assert shaped({"description": "x" * 70_000}) == {"type": "object", "properties": {}}
+    assert provider_schema({"description": "x" * 70_000}) == {"type": "object", "properties": {}}
     deep: dict[str, Any] = {}
     for _ in range(500):
         deep = {"type": "object", "properties": {"x": deep}}
-    assert len(json.dumps(shaped(deep))) < 10_000
+    assert len(json.dumps(provider_schema(deep))) < 10_000
 
 
 @pytest.mark.parametrize("wrong", [{"type": "banana"}, {"properties": {"x": 7}}, {"required": [1]}, {"minLength": "x"}])
 def test_what_is_no_schema_is_told(wrong: dict[str, Any]) -> None:
-    assert fault_in(wrong)
-    assert fault_in({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}) == ""
+    assert schema_error(wrong)
+    assert schema_error({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}) == ""
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_no_schema_is_told(wrong: dict[str, Any]) -> None:
 )
 def test_a_schema_that_is_none_is_replaced_and_that_is_told(schema: object, is_kept: bool) -> None:
     result: dict[str, Any] = {"tools": [{"name": "a", "inputSchema": schema}]}
-    assert mended(result) == (() if is_kept else ("it does not say what a takes",))
+    assert sanitize_lists(result) == (() if is_kept else ("it does not say what a takes",))
     assert result["tools"] == [{"name": "a", "inputSchema": schema if is_kept else {"type": "object"}}]
 
 
@@ -118,7 +118,7 @@ def test_a_schema_that_is_none_is_replaced_and_that_is_told(schema: object, is_k
 def test_a_tool_only_reads_if_it_says_so(hints: object) -> None:
     tool = {"name": "a", "inputSchema": {"type": "object"}}
     result: dict[str, Any] = {"tools": [{**tool, "annotations": hints}]}
-    assert mended(result) == ()
+    assert sanitize_lists(result) == ()
     assert result["tools"] == [tool]
 
 
@@ -126,15 +126,15 @@ def test_a_tool_only_reads_if_it_says_so(hints: object) -> None:
 @pytest.mark.parametrize("entry", [{}, {"name": "", "uri": ""}, {"name": 3, "uri": 3}, "text", None])
 def test_what_has_no_name_is_left_out(what: str, entry: object) -> None:
     result: dict[str, Any] = {what: [entry]}
-    assert mended(result) == (f"number 1 of its {what} has no name, and is left out",)
+    assert sanitize_lists(result) == (f"number 1 of its {what} has no name, and is left out",)
     assert result == {what: []}
-    assert mended({what: {"no": "list"}}) == mended(None) == ()
+    assert sanitize_lists({what: {"no": "list"}}) == sanitize_lists(None) == ()
 
 
 def test_arguments_of_prompts() -> None:
     given = [{"name": "a", "title": "A", "required": True}, {"name": 3}, {"title": "x"}, "text", {"name": "b"}]
     result: dict[str, Any] = {"prompts": [{"name": "p", "arguments": given}, {"name": "q", "arguments": "none"}]}
-    assert mended(result) == ()
+    assert sanitize_lists(result) == ()
     assert result["prompts"][0]["arguments"] == [
         {"name": "a", "title": "A", "required": True},
         {"name": "b", "required": False},
@@ -144,11 +144,11 @@ def test_arguments_of_prompts() -> None:
 
 def test_lists_of_several_things_and_within_lists_say_of_what() -> None:
     tuple_ = {"type": "array", "prefixItems": [{"type": "array"}]}
-    schema = shaped({"properties": {"t": tuple_, "e": {"enum": [{"type": "array"}]}}})
+    schema = provider_schema({"properties": {"t": tuple_, "e": {"enum": [{"type": "array"}]}}})
     filled = {"type": "array", "items": {}}
     assert schema["properties"]["t"] == {"type": "array", "prefixItems": [filled]}
     assert schema["properties"]["e"] == {"enum": [filled]}
-    assert shaped({"properties": "none"}) == shaped(3) == {"type": "object", "properties": {}}
+    assert provider_schema({"properties": "none"}) == provider_schema(3) == {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
@@ -157,12 +157,12 @@ def test_how_large_a_schema_may_be(letter: str, over: int) -> None:
     schema = {"description": "", "type": "object", "properties": {}}
     room = 64 * 1024 - len(json.dumps(schema)) + over
     given = {**schema, "description": letter * room}
-    assert shaped(given) == ({"type": "object", "properties": {}} if over else given)
-    assert bool(fault_in(given)) is (bool(over) or letter != "x")
+    assert provider_schema(given) == ({"type": "object", "properties": {}} if over else given)
+    assert bool(schema_error(given)) is (bool(over) or letter != "x")
 
 
 def test_what_is_wrong_with_a_schema_is_told_with_its_place() -> None:
-    assert fault_in({"type": "object"}) == ""
-    assert fault_in({"type": "thing"}).startswith("it is no JSON Schema at type: ")
-    assert fault_in({"properties": {"a": {"type": 3}}}).startswith("it is no JSON Schema at properties/a/type: ")
-    assert len(fault_in({"type": "x" * 1_000})) < 260
+    assert schema_error({"type": "object"}) == ""
+    assert schema_error({"type": "thing"}).startswith("it is no JSON Schema at type: ")
+    assert schema_error({"properties": {"a": {"type": 3}}}).startswith("it is no JSON Schema at properties/a/type: ")
+    assert len(schema_error({"type": "x" * 1_000})) < 260

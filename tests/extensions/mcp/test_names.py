@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.mcp.tool_naming import is_wanted, prompt_command, tool_name, tool_names
+from holdfast.extensions.mcp.tool_naming import is_enabled, prompt_command, tool_name, tool_names
 
 
 def test_a_tool_is_known_by_its_server_and_its_name() -> None:
@@ -29,11 +29,11 @@ def test_long_names_keep_their_beginning() -> None:
 
 
 def test_two_lists_say_which_tools_are_wanted() -> None:
-    assert is_wanted("a", (), ())
-    assert not is_wanted("a", (), ("a",))
-    assert is_wanted("a", ("a",), ())
-    assert not is_wanted("b", ("a",), ())
-    assert not is_wanted("a", ("a",), ("a",)), "what is forbidden stays forbidden"
+    assert is_enabled("a", (), ())
+    assert not is_enabled("a", (), ("a",))
+    assert is_enabled("a", ("a",), ())
+    assert not is_enabled("b", ("a",), ())
+    assert not is_enabled("a", ("a",), ("a",)), "what is forbidden stays forbidden"
 
 
 def test_names_are_told_apart_by_a_few_digits_where_they_must() -> None:

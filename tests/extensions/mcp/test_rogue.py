@@ -26,7 +26,7 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that says with each list that it is another one already does not keep anybody busy."""
-    monkeypatch.setattr(mcp_types, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(mcp_types, "FIRST_DELAY", 600.0)
     async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "restless"))
         await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
@@ -34,9 +34,9 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
         await one.client.mcp_refresh_tools(one.workspace, "rogue")
         await results(one, GO)
         assert heard(tmp_path, "tools/list") == 2
-    assert mcp_types.pause_between(1.0, is_quiet=False) == 2.0
-    assert mcp_types.pause_between(50.0, is_quiet=False) == mcp_types.LONGEST_PAUSE
-    assert mcp_types.pause_between(50.0, is_quiet=True) == 600.0
+    assert mcp_types.refresh_delay(1.0, is_quiet=False) == 2.0
+    assert mcp_types.refresh_delay(50.0, is_quiet=False) == mcp_types.MAX_DELAY
+    assert mcp_types.refresh_delay(50.0, is_quiet=True) == 600.0
 
 
 async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner of a server never waits for it where it could not hear that it is to be given up."""
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one:
         await add(one, rogue={**rogue(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
         await until(lambda: heard(tmp_path, "tools/list") == 2)
@@ -101,17 +101,17 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
 
 async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
     """A few start at a time; one that says nothing gives way after a moment."""
-    doors = StartLimiter(at_once=1, seconds=0.0)
+    doors = StartLimiter(limit=1, seconds=0.0)
     hung = asyncio.Event()
 
     async def hang() -> None:
-        async with doors.entered():
+        async with doors.slot():
             await hung.wait()
 
     waiting = start(hang())
     async with asyncio.timeout(20):
         for _ in range(2):
-            async with doors.entered():
+            async with doors.slot():
                 pass
     hung.set()
     await waiting

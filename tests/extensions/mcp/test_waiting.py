@@ -13,9 +13,9 @@ from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.tools import Inquiry, ToolContext
 from holdfast.extensions.mcp import detached_wait as module
 from holdfast.extensions.mcp.detached_wait import DetachedWait, RateLimit, StartLimiter
-from holdfast.extensions.mcp.elicitation import ask_for, content_of, fields_of
-from holdfast.extensions.mcp.mcp_tools import _Life
-from holdfast.extensions.mcp.mcp_types import sentence
+from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
+from holdfast.extensions.mcp.mcp_tools import _InactivityTimer
+from holdfast.extensions.mcp.mcp_types import error_message
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
@@ -87,7 +87,7 @@ def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: 
         assert now() == pytest.approx(ends_at)
         waiting = start(patience.wait(elapse(100), 50.0, name="y"))
         await elapse(1)
-        patience.give_up()
+        patience.cancel_all()
         await asyncio.wait({waiting})
         assert waiting.cancelled()
         await patience.drain()
@@ -102,7 +102,7 @@ def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
         entered: list[tuple[str, float]] = []
 
         async def visit(name: str, stays: float) -> None:
-            async with doors.entered():
+            async with doors.slot():
                 entered.append((name, now()))
                 await elapse(stays)
 
@@ -111,22 +111,22 @@ def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
         assert entered == [("a", 0), ("b", 0), ("c", 1), ("d", 3), ("e", 4)]
         assert all(task.done() for task in tasks)
         # A visitor that gave way and then left has freed one place, not two; no timer is left that frees another.
-        assert doors._room._value == 2
+        assert doors._slots._value == 2
         await elapse(20)
-        assert doors._room._value == 2
+        assert doors._slots._value == 2
 
     in_virtual_time(main)
 
 
 def test_defaults_of_the_doors_and_of_the_pace() -> None:
     async def main() -> None:
-        assert (StartLimiter()._room._value, StartLimiter()._seconds) == (3, 3.0)
+        assert (StartLimiter()._slots._value, StartLimiter()._seconds) == (3, 3.0)
         pace = RateLimit()
         for _ in range(63):
             await pace.step()
         assert now() == 0.0
         await pace.step()
-        assert now() == module._BREATH == 0.05
+        assert now() == module._BURST_PAUSE == 0.05
         for _ in range(63):
             await pace.step()
         assert now() == 0.05
@@ -145,31 +145,31 @@ def test_the_life_of_a_call() -> None:
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             assert (progress, total, message) == (1.0, 2.0, "m")
-            left.append(life.left())
+            left.append(life.remaining())
 
         async def ask(wanted: Mapping[str, Any]) -> Json:
             await gate.wait()
             return dict(wanted)
 
-        life = _Life(10.0, tell, ask)
+        life = _InactivityTimer(10.0, tell, ask)
         await elapse(4)
-        assert life.left() == 6.0
-        await life.heard(1.0, 2.0, "m")
+        assert life.remaining() == 6.0
+        await life.on_progress(1.0, 2.0, "m")
         assert left == [10.0]
-        question = start(life.asked({"a": 1}))
+        question = start(life.on_elicitation({"a": 1}))
         await elapse(60)
-        assert life.left() == 10.0
+        assert life.remaining() == 10.0
         gate.set()
         assert await question == {"a": 1}
         await elapse(1)
-        assert life.left() == 9.0
+        assert life.remaining() == 9.0
         gate.clear()
-        question = start(life.asked({}))
+        question = start(life.on_elicitation({}))
         await elapse(1)
-        await life.end()
-        assert len(life._questions) == 0, "it ends after its questions"
+        await life.close()
+        assert len(life._elicitations) == 0, "it ends after its questions"
         assert await question == {"action": "cancel"}
-        assert _Life(0.0, tell, ask).left() is None
+        assert _InactivityTimer(0.0, tell, ask).remaining() is None
 
     in_virtual_time(main)
 
@@ -198,7 +198,7 @@ def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: AN
         return given
 
     context = cast("ToolContext", SimpleNamespace(ask_questions=ask_questions))
-    return in_virtual_time(lambda: ask_for(context, "s", wanted)), inquiries
+    return in_virtual_time(lambda: elicit(context, "s", wanted)), inquiries
 
 
 NUMBER, NAME = {"type": "number"}, {"type": "string"}
@@ -268,8 +268,8 @@ CHOICE = {"type": "string", "oneOf": [{"const": "x", "title": "Ex"}, {"const": "
 )
 def test_values_of_answers(schema: Json, answer: QuestionAnswer, value: object) -> None:
     for is_required in (False, True):
-        fields = fields_of("s", form(("n",) if is_required else (), n=schema))
-        content, wrong = content_of(fields, [answer])
+        fields = form_fields("s", form(("n",) if is_required else (), n=schema))
+        content, wrong = form_content(fields, [answer])
         is_wrong = value == "wrong" or (value == "absent" and is_required)
         assert wrong == (("n",) if is_wrong else ())
         assert content == ({} if value in ("wrong", "absent") else {"n": value})
@@ -279,27 +279,27 @@ def test_values_of_answers(schema: Json, answer: QuestionAnswer, value: object) 
     ("count", "kind"), [(1, "free_text"), (2, "single_choice"), (12, "single_choice"), (13, "free_text")]
 )
 def test_bounds_of_a_choice(count: int, kind: str) -> None:
-    (field,) = fields_of("s", form(n={"enum": [f"v{number}" for number in range(count)]}))
+    (field,) = form_fields("s", form(n={"enum": [f"v{number}" for number in range(count)]}))
     assert field.question.type == kind
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(1_998, False), (1_999, True)])
 def test_bounds_of_a_description(length: int, is_cut: bool) -> None:
     head = len("The MCP server s asks: ")
-    (field,) = fields_of("s", {"message": "x" * (length + 2 - head)})
+    (field,) = form_fields("s", {"message": "x" * (length + 2 - head)})
     assert len(field.question.description) == 2_000
     assert field.question.description.endswith("…") == is_cut
 
 
 def test_bounds_of_a_sentence() -> None:
-    limit = len(sentence(HoldfastError("x" * 10_000)))
-    assert sentence(HoldfastError("x" * limit)) == "x" * limit
-    assert sentence(HoldfastError("x" * (limit + 1))) == "x" * (limit - 1) + "…"
-    assert sentence(ValueError(" a \n b ")) == "ValueError: a b"
-    assert sentence(ValueError()) == "ValueError"
+    limit = len(error_message(HoldfastError("x" * 10_000)))
+    assert error_message(HoldfastError("x" * limit)) == "x" * limit
+    assert error_message(HoldfastError("x" * (limit + 1))) == "x" * (limit - 1) + "…"
+    assert error_message(ValueError(" a \n b ")) == "ValueError: a b"
+    assert error_message(ValueError()) == "ValueError"
     failed = ValueError("words")
     failed.response = SimpleNamespace(status_code=502)  # type: ignore[attr-defined]
-    assert sentence(failed) == "It answered with status 502."
+    assert error_message(failed) == "It answered with status 502."
 
 
 def test_an_answer_has_defaults() -> None:
