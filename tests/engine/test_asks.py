@@ -323,15 +323,15 @@ def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
         asks = world.workspace.approvals
         asks.client_attached()
         await world.workspace.inputs.submit(_prompt(world.session))
-        await asyncio.sleep(10 * asks.timeout)
+        await asyncio.sleep(10 * asks.timeout())
         assert _open(world) == (1, 1)
         asks.client_detached()
-        await asyncio.sleep(asks.timeout - 1)
+        await asyncio.sleep(asks.timeout() - 1)
         asks.client_attached()
-        await asyncio.sleep(asks.timeout / 10)
+        await asyncio.sleep(asks.timeout() / 10)
         assert _open(world) == (1, 1)
         asks.client_detached()
-        await asyncio.sleep(asks.timeout + 1)
+        await asyncio.sleep(asks.timeout() + 1)
         assert _open(world) == (0, 0)
         await world.quiet()
         assert scene.ran == []
@@ -406,7 +406,7 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
         below = (await world.workspace.sessions.create("Below", world.session)).id
         for session, is_asked in ((world.session, True), (below, False), (other, True)):
             run = await world.workspace.inputs.submit(_prompt(session))
-            await asyncio.sleep(asks.timeout / 1_000_000)
+            await asyncio.sleep(asks.timeout() / 1_000_000)
             assert bool(asks.permissions) is is_asked, session
             for ask in asks.permissions:
                 await asks.grant(ask.id, "allow_session")

@@ -78,7 +78,7 @@ def test_every_combination_of_what_decides(granted: str) -> None:
         other = (await world.workspace.sessions.create()).id
         seen = set()
         for verdict, (interactive, yolo, skips, insists) in product(VERDICTS, FLAGS):
-            asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
+            asks = Approvals(engine.recorder, world.ledger, engine.new_id)
             if granted:
                 await grant(asks, other if granted == "another session" else world.session, granted)
             asks.judge = lambda _, verdict=verdict: verdict  # type: ignore[misc]
@@ -123,7 +123,7 @@ def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_
     async def scene() -> None:
         world = await opened()
         engine = world.workspace.engine
-        asks = Approvals(world.workspace.record.id, world.ledger, engine.new_id, engine.recorder)
+        asks = Approvals(engine.recorder, world.ledger, engine.new_id)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
         child = (await world.workspace.sessions.create(parent=world.session)).id
         below = (await world.workspace.sessions.create(parent=child)).id
@@ -187,7 +187,7 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
         world = await opened()
         asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
-        asks.timeout = 100.0
+        asks.timeout = lambda: 100.0
         for event in events:
             (asks.client_attached if event == "came" else asks.client_detached)()
             await virtual_seconds(7)
@@ -220,7 +220,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
         world = await opened()
         asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
-        asks.timeout = 50.0
+        asks.timeout = lambda: 50.0
         loop = asyncio.get_running_loop()
         readers = dice.randint(0, 2)
         for _ in range(readers):
@@ -264,7 +264,7 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
         world = await opened(ledger)
         asks = world.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
-        asks.timeout = 10.0
+        asks.timeout = lambda: 10.0
         asking = begin(asks, kind, world.session)
         await until(lambda: open_ones(asks))
         ledger.refused = (CloseRequest,)
@@ -326,7 +326,7 @@ def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None
         await world.workspace.inputs.submit(prompt)
         await until(lambda: asks.permissions)
         if way == "expired":
-            await asyncio.sleep(asks.timeout + 1)
+            await asyncio.sleep(asks.timeout() + 1)
         else:
             reason = "not now" if way == "denied with a reason" else " "
             assert await asks.grant(asks.permissions[0].id, "deny", reason=reason, by="me")

@@ -74,7 +74,7 @@ async def played(hooks: Twin, judge: str = "allow") -> tuple[World, list[dict[st
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     verdict = Verdict("deny" if judge == "deny" else "ask" if judge == "ask" else "allow", "A rule.")
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: lambda _: verdict)
+    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
     await world.prompt("go", "r1")
     await world.quiet()
     await world.assert_valid(model.requests)
@@ -126,7 +126,7 @@ async def test_a_hook_that_wants_somebody_asked_has_them_asked_once(verdict: Ver
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     hooks = Twin(before=Ruling("ask", reason="are you sure"))
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: lambda _: verdict)
+    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
     await world.prompt("go", "r1")
     asks = world.workspace.approvals
     await until(lambda: bool(asks.permissions))
@@ -318,7 +318,7 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
     world = await World.open(
         usual,
         tools=[recording(seen)],
-        judge=lambda _: lambda _: Verdict("ask"),
+        judge=lambda _: Verdict("ask"),
         rules_allow=lambda rules, permit: permit.tool in rules,
         named_model=named,
     )

@@ -294,10 +294,10 @@ async def _render_prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> st
     from holdfast.domain.ids import SessionId
     from holdfast.engine.system_prompt import system_prompt
     from holdfast.extensions.skills.skills import find_skills
-    from holdfast.runtime.engine_settings import lookout_for
+    from holdfast.runtime.engine_settings import context_loader
 
     configuration = load_configuration(cwd, data_dir)
     skills = find_skills(configuration, os.environ)
-    lookout = lookout_for(configuration.locations.directory, configuration.current, os.environ, skills.notes)
+    lookout = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
     place = await lookout.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

@@ -200,17 +200,20 @@ async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
 class Engine:
     """Lanes, tasks and outboxes of one workspace. Prompts and cancels enter through `Inputs`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of the workspace with its own lifetime
         self,
         run_context: RunContext,
         recorder: Recorder,
         clock: Clock,
         new_id: NewId,
         active_runs: ActiveRuns | None = None,
+        *,
         subagents: Callable[["Engine"], StartSubagent] | None = None,
+        on_busy: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """`active_runs` is shared with the bus. `subagents` returns the function by which tools of this engine start
         sub-agents: their runs are runs of this engine, so that function needs the engine.
+        `on_busy` is called when the first run enters a lane and when the last one has left.
         """
         self.record = recorder.record
         self.recorder = recorder
@@ -225,10 +228,7 @@ class Engine:
         record it.
         """
         self.retries = EndRetries()
-        self.on_busy: Callable[[bool], None] = lambda _: None
-        """Called with True when the first run enters a lane of the workspace, and with False when the last one has
-        left.
-        """
+        self._on_busy = on_busy
         self._tasks = TaskOwner()
         self._writing = recorder.tasks
         self._titler = TitleGenerator(run_context, recorder, clock)
@@ -344,7 +344,7 @@ class Engine:
         self._update_hold(session)
         self._wake_if_idle(session)
         if was_busy is not bool(self._lanes):
-            self.on_busy(not was_busy)
+            self._on_busy(not was_busy)
         return refusal
 
     def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:

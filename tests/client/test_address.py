@@ -1,4 +1,4 @@
-"""Requests as bytes: each field of an address, and each part of a request, is in them."""
+"""Requests to a server as bytes: each field of an address, and each part of a request."""
 
 import pytest
 
@@ -49,13 +49,13 @@ def test_a_body_has_a_length_and_a_type(
     assert not any(line in sent for line in absent)
 
 
-def test_a_query_leaves_out_what_is_none_and_encodes_the_rest() -> None:
+def test_a_query_omits_none_and_encodes_the_rest() -> None:
     query = [("a", None), ("b", ""), ("c", "x&y= "), ("d", 0)]
     assert build_request(Address(path="/s"), "GET", "/x", query).startswith(b"GET /x?b=&c=x%26y%3D%20&d=0 HTTP/1.1\r\n")
     assert build_request(Address(path="/s"), "GET", "/x", [("a", None)]).startswith(b"GET /x HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("header", [("A", "b\r\nC: d"), ("A", "\u00e9"), ("A\n", "b")])
-def test_what_http_does_not_allow_is_refused(header: tuple[str, str]) -> None:
+def test_invalid_header_characters_are_rejected(header: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="HTTP"):
         build_request(Address(path="/s"), "GET", "/x", headers=[header])

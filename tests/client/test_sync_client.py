@@ -1,4 +1,4 @@
-"""The blocking client: the same server, from a thread, and what it may import."""
+"""The blocking client against a real socket, in a thread, and its imports."""
 
 import asyncio
 import os
@@ -93,7 +93,7 @@ class HangsUp:
 
 
 @pytest.mark.parametrize(("method", "can_repeat"), [("GET", False), ("DELETE", False), ("POST", True)])
-async def test_what_may_be_asked_again_is(method: str, can_repeat: bool) -> None:
+async def test_idempotent_requests_are_repeated(method: str, can_repeat: bool) -> None:
     def work(thin: SyncClient) -> tuple[int, bytes]:
         thin.request("GET", "/v1/health")
         return thin.request(method, "/v1/x", can_repeat=can_repeat)
@@ -149,7 +149,7 @@ async def test_no_answer_in_time() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 9, -1])
-async def test_a_cut_answer_is_told(cut: int) -> None:
+async def test_an_incomplete_response_is_an_error(cut: int) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(answer(b"whole")[:cut])
@@ -161,7 +161,7 @@ async def test_a_cut_answer_is_told(cut: int) -> None:
     await with_server(script, work)
 
 
-def test_nobody_there() -> None:
+def test_no_server_listens() -> None:
     with pytest.raises(Unreachable, match="/nowhere"):
         SyncClient(Address(path="/nowhere")).request("GET", "/v1/health")
 
@@ -181,7 +181,7 @@ async def test_a_stream() -> None:
 
 
 @pytest.mark.parametrize("ending", [b"0\r\n\r\n", b""])
-async def test_a_stream_that_ends_is_told_from_one_that_breaks(ending: bytes) -> None:
+async def test_a_stream_that_ends_is_distinguished_from_one_that_breaks(ending: bytes) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
@@ -252,7 +252,7 @@ async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
     await with_server(quiet, work)
 
 
-async def test_a_wait_ends_when_somebody_wakes_it() -> None:
+async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
     """As a signal does through its descriptor."""
 
     def work(thin: SyncClient) -> list[SseEvent]:
@@ -273,7 +273,7 @@ HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subproc
 
 
 @pytest.mark.parametrize("module", LIGHT)
-def test_the_thin_path_imports_little(module: str) -> None:
+def test_the_sync_client_imports_little(module: str) -> None:
     script = f"import sys, msgspec; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()

@@ -1,4 +1,4 @@
-"""A provider in force: each field of its settings and of its models, with its smallest value, and its effect."""
+"""Effective providers: each field of the settings of a provider and its models, and its effect."""
 
 from collections.abc import Callable
 from typing import Any
@@ -115,7 +115,7 @@ def test_a_users_word_about_a_model(name: str, value: object, changes: dict[str,
     assert found.options == (value if name == "options" else {})
 
 
-def test_who_knows_about_levels() -> None:
+def test_reasoning_levels_of_settings_and_catalogue() -> None:
     assert described().knows_levels
     own = provider_of("mine", base_url="http://x", models=[{"id": "m"}, {"id": "n", "reasoning_levels": []}])
     plain, told = models_of(own)
@@ -128,7 +128,7 @@ def test_who_knows_about_levels() -> None:
 FOUND = DiscoveredModel("f", "Found F", context_window=7, max_tokens=5, images=True, can_reason=True)
 
 
-def test_a_servers_word_fills_what_nobody_else_said() -> None:
+def test_discovered_facts_fill_gaps() -> None:
     provider = provider_of("mine", base_url="http://x")
     info = describe(provider, "f", FOUND)
     assert info is not None
@@ -142,7 +142,7 @@ def test_a_servers_word_fills_what_nobody_else_said() -> None:
     assert describe(provider, "f") is None
 
 
-def test_a_model_may_speak_another_wire() -> None:
+def test_a_model_can_have_its_own_wire() -> None:
     """Unless the settings of its provider say which, or where."""
 
     def place(**given: Any) -> tuple[str, str]:  # noqa: ANN401
@@ -374,7 +374,7 @@ BOTH = {"ACME_KEY": "first", "OTHER_KEY": "second", "MINE": "mine"}
         ({"base_url": "acme.test"}, {}, BOTH, "lacks: providers.acme.base_url must begin with http:// or https://."),
     ],
 )  # fmt: skip
-def test_where_a_key_comes_from(
+def test_sources_of_a_key(
     given: dict[str, Any], keys: dict[str, str], environment: dict[str, str], expected: str
 ) -> None:
     assert key_of(given, keys, environment) == expected
@@ -400,7 +400,7 @@ def test_providers_of_ones_own(given: dict[str, Any], keys: dict[str, str], expe
     assert key_of(given, keys, {}, "mine") == expected
 
 
-def test_a_type_that_nobody_speaks() -> None:
+def test_an_unknown_provider_type() -> None:
     found = resolve_endpoint(provider_of("mine", type="telepathy", base_url="http://x"), sources())
     assert isinstance(found, Unavailable)
     assert "'telepathy'" in found.sentence
@@ -465,7 +465,7 @@ def test_providers_with_credentials_of_their_own(
         ("anthropic", {"AWS_REGION": "r"}, {}),
     ],
 )
-def test_what_only_some_wires_need(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
+def test_wire_specific_values(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     given = {"type": wire, "api_key": "k", "base_url": "http://x"}
     found = resolve_endpoint(provider_of("mine", **given), EndpointSources(lambda text, _: text, _nobody, environment))
     assert isinstance(found, Endpoint)

@@ -1,4 +1,4 @@
-"""What a failure is, in the words of many providers."""
+"""Classification of failures from the messages of many providers, and the advice for them."""
 
 import msgspec
 import pytest
@@ -66,7 +66,7 @@ def test_statuses_and_words(status: int, body: str, trouble: Trouble) -> None:
     assert status_error(PLACE, status, {}, body.encode(), now=NOW).trouble == trouble
 
 
-def test_a_provider_may_say_whether_to_come_back() -> None:
+def test_a_provider_can_decide_about_a_retry() -> None:
     assert status_error(PLACE, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
     assert status_error(PLACE, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
 
@@ -90,13 +90,13 @@ def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> Non
     assert status_error(PLACE, 429, headers, b"", now=NOW).retry_after == seconds
 
 
-def test_what_a_gateway_was_told_is_found() -> None:
+def test_the_upstream_error_of_a_gateway_is_found() -> None:
     inner = '{"error":{"message":"the long words of the provider behind it"}}'
     body = msgspec.json.encode({"error": {"message": "Provider returned error", "metadata": {"raw": inner}}})
     assert "the long words of the provider behind it" in str(status_error(PLACE, 429, {}, body, now=NOW))
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors_contain_advice() -> None:
     assert "holdfast login acme" in str(status_error(PLACE, 401, {}, b"", now=NOW))
     assert "holdfast models acme" in str(status_error(PLACE, 404, {}, b'{"error":"model not found"}', now=NOW))
     assert "base_url (http://acme/v1)" in str(status_error(PLACE, 404, {}, b"404 page not found", now=NOW))
@@ -106,14 +106,14 @@ def test_errors_say_what_to_do() -> None:
     assert incomplete_error(PLACE).trouble == "cut"
 
 
-def test_a_wait_is_told_that_nobody_waits_for() -> None:
+def test_a_long_retry_delay_is_mentioned() -> None:
     assert "minutes" not in str(status_error(PLACE, 429, {"retry-after": "60"}, b"", now=NOW))
     assert "for 90 minutes" in str(status_error(PLACE, 429, {"retry-after": "5400"}, b"", now=NOW))
     assert "for 24 hours" in str(status_error(PLACE, 429, {"retry-after": "inf"}, b"", now=NOW))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'""'])
-def test_a_body_that_says_nothing_is_not_repeated(body: bytes) -> None:
+def test_an_empty_body_is_not_quoted(body: bytes) -> None:
     assert str(status_error(PLACE, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
 
 
@@ -137,7 +137,7 @@ def test_errors_are_short_and_on_one_line(body: bytes) -> None:
         "https://user:the-password@host/v1",
     ],
 )
-def test_nothing_that_opens_a_door_is_said(text: str) -> None:
+def test_no_credentials_appear_in_messages(text: str) -> None:
     shown = redact(text, PLACE.secrets)
     for secret in ("the-secret-key", "abcdefghijkl", "eyJhbGciOi", "AIzaSyA1234567890", "the-password"):
         assert secret not in shown
@@ -159,11 +159,11 @@ def test_errors_within_an_answer(error: object, trouble: Trouble) -> None:
     assert error_in_stream(PLACE, error).trouble == trouble
 
 
-def test_a_wait_that_stands_in_the_words() -> None:
+def test_a_retry_delay_in_the_message_text() -> None:
     assert error_in_stream(PLACE, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
 
 
-def test_who_is_refused_is_told_which_key_counts() -> None:
+def test_a_refused_key_is_named_in_the_advice() -> None:
     """One that is stored is of no use while the settings name another."""
     said = str(status_error(PLACE, 401, {}, b'{"error":{"message":"no"}}', now=0))
     assert "`holdfast login acme`" in said

@@ -1,4 +1,4 @@
-"""Which servers are queried for their models when providers are listed: never one that nobody named, elsewhere."""
+"""Servers that are queried for their models when providers are listed: only local and configured ones."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Events as items, and where a reader stands."""
+"""Decoded stream events, and the position of a reader in the log."""
 
 from client.play import frame_of, session_event
 from holdfast.client.backoff import Backoff
@@ -22,7 +22,7 @@ def through_the_wire(event: StreamedEvent, number: int | None = None) -> StreamE
     return decode_event(raw)
 
 
-def test_events_come_as_they_went() -> None:
+def test_events_are_decoded_as_they_were_encoded() -> None:
     for event in (session_event("s"), HelloEvent(Hello(3, 1, 2)), GapEvent(Gap(3, 1, 2))):
         assert through_the_wire(event, 7) == StreamEvent(event, 7)
         assert through_the_wire(event) == StreamEvent(event)
@@ -43,7 +43,7 @@ def test_an_event_of_a_newer_server_is_kept_with_its_number() -> None:
     )
 
 
-def test_an_event_that_cannot_be_read_is_no_end() -> None:
+def test_an_undecodable_event_does_not_end_the_stream() -> None:
     for data in (b"", b"nonsense", b"[]", b"\xff", b'{"type":"message","payload":"\xff"}', b'{"type":3}'):
         assert decode_event(SseEvent(data, 4)) == StreamEvent(UnknownEvent(""), 4)
 
@@ -53,7 +53,7 @@ def test_a_known_event_in_an_unknown_shape_is_another() -> None:
     assert item.event == UnknownEvent("session", {"type": "exploded", "payload": {}})
 
 
-def test_a_follower_shows_no_number_twice() -> None:
+def test_a_cursor_filter_accepts_no_number_twice() -> None:
     follower = CursorFilter(5)
     event = session_event("s")
     shown = [number for number in (4, 5, 6, 6, 8, 7, 10_009) if follower.accept(StreamEvent(event, number))]
@@ -61,20 +61,20 @@ def test_a_follower_shows_no_number_twice() -> None:
     assert follower.since == 10_009
 
 
-def test_live_events_are_always_shown() -> None:
+def test_live_events_are_always_accepted() -> None:
     follower = CursorFilter(5)
     assert follower.accept(StreamEvent(session_event("s")))
     assert follower.accept(StreamEvent(HelloEvent(Hello(3, 1, 1))))
     assert follower.since == 5
 
 
-def test_after_a_gap_the_follower_goes_on_where_the_server_does() -> None:
+def test_after_a_gap_the_filter_continues_at_the_cursor_of_the_server() -> None:
     follower = CursorFilter(500)
     assert follower.accept(StreamEvent(GapEvent(Gap(20, 1, 1))))
     assert follower.accept(StreamEvent(session_event("s"), 21))
 
 
-def test_waits_double_up_to_a_limit_and_begin_again() -> None:
+def test_delays_double_up_to_a_limit_and_are_reset() -> None:
     backoff = Backoff(lambda: 1.0)
     assert [backoff.wait() for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
     backoff.reset()

@@ -1,4 +1,4 @@
-"""Pieces of an answer on the chat wire: a piece that has text and something else loses neither."""
+"""Chunks of the chat wire: one that contains text and something else loses neither."""
 
 from typing import Any, get_args
 
@@ -89,7 +89,7 @@ def test_only_the_first_of_several_answers_counts() -> None:
     assert shape(answer({"choices": [one, two]}))[0] == ("text", "hi")
 
 
-def test_usage_that_is_said_comes_before_timings() -> None:
+def test_reported_usage_takes_precedence_over_timings() -> None:
     chunks = (piece() | {"usage": {"prompt_tokens": 5}}, piece() | {"timings": {"prompt_n": 9}})
     assert "input_tokens=5" in str(shape(answer(*chunks)))
 

@@ -1,4 +1,4 @@
-"""The dialects of the chat wire, and what the lean adapter sends."""
+"""Dialects of the chat wire, and the requests of the OpenAI-compatible adapter."""
 
 import base64
 import gzip
@@ -63,7 +63,7 @@ def test_calls_without_ids_get_some() -> None:
     assert len({name for name, _ in said}) == 2
 
 
-def test_calls_without_numbers_are_told_apart_by_id() -> None:
+def test_calls_without_an_index_are_distinguished_by_id() -> None:
     assert calls(call(None, "a", "ls", '{"x":'), call(None, "a", None, "1}"), call(None, "b", "ls", "{}")) == [
         ("call a ls", '{"x":1}'),
         ("call b ls", "{}"),
@@ -75,7 +75,7 @@ def test_calls_without_numbers_and_ids_begin_with_a_name() -> None:
     assert [text for _, text in said] == ['{"x":1}', "{}"]
 
 
-def test_whole_calls_that_all_have_the_number_zero() -> None:
+def test_complete_calls_that_all_have_index_zero() -> None:
     assert calls(call(0, "a", "ls", "{}"), call(0, "b", "cat", '{"x":1}')) == [
         ("call a ls", "{}"),
         ("call b cat", '{"x":1}'),
@@ -91,7 +91,7 @@ def test_calls_may_take_turns() -> None:
     assert said == [("call a ls", "{}"), ("call b cat", "[]")]
 
 
-def test_arguments_may_be_an_object_and_come_before_the_name() -> None:
+def test_arguments_can_be_an_object_and_precede_the_name() -> None:
     assert calls(call(0, "a", None, '{"x"'), call(0, None, "ls", ":1}")) == [("call a ls", '{"x":1}')]
     assert calls(call(0, "a", "ls", {"x": 1})) == [("call a ls", '{"x":1}')]
 
@@ -103,7 +103,7 @@ def test_reasoning_under_both_keys(key: str) -> None:
     assert ("signature", "reasoning_content") in said or key == "reasoning"
 
 
-def test_details_of_reasoning_are_not_said_twice() -> None:
+def test_reasoning_details_are_not_repeated() -> None:
     detail = {"type": "reasoning.text", "text": "hm", "signature": "S"}
     hidden = {"type": "reasoning.encrypted", "data": "D", "id": "r1"}
     said = read(delta(reasoning="hm", reasoning_details=[detail]), delta(reasoning_details=[hidden]))
@@ -145,7 +145,7 @@ def test_text_in_pieces_of_content_and_refusals() -> None:
     assert read(delta(content=[{"type": "text", "text": "a"}]), delta(refusal="no"))[0] == ("text", "ano")
 
 
-def test_words_that_come_together_stay_together() -> None:
+def test_texts_received_together_are_one_part() -> None:
     answer = ChatResponse()
     chunks = [msgspec.json.encode(delta(content=word)) for word in ("a", "b", "c")]
     assert answer.feed(chunks) == [TextDelta("abc")]
@@ -195,7 +195,7 @@ async def test_something_else_in_one_piece() -> None:
     assert caught.value.trouble == "refused"
 
 
-async def test_a_page_that_says_it_is_a_stream() -> None:
+async def test_a_web_page_with_the_content_type_of_a_stream() -> None:
     async with serving(Reply(raw=(b"<html><title>Login</title></html>",))) as server:
         with pytest.raises(ProviderError, match="Login"):
             await collect(LEAN.on(server.base_url()))
@@ -221,7 +221,7 @@ async def test_an_address_that_is_none(url: str) -> None:
     assert caught.value.trouble == "refused"
 
 
-async def test_a_server_that_hangs_up_between_requests_is_asked_anew() -> None:
+async def test_a_request_is_repeated_if_the_server_closed_the_idle_connection() -> None:
     async with serving(Reply((Say(("one",)),))) as server:
         model = LEAN.on(server.base_url())
         await collect(model)

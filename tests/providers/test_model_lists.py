@@ -1,4 +1,4 @@
-"""What servers say about their models: a row for each fact, in each server's own way."""
+"""Parsers of model lists: one row for each fact in the format of each server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Requests and answers in the form of pydantic-ai: settings, history, parts of an answer, marks of the cache. Pure."""
+"""Requests and responses in the form of pydantic-ai: settings, history, parts, cache marks. Pure."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -236,7 +236,7 @@ def result(id: str, *, data: str = "", is_error: bool = False) -> ours.ToolResul
     return ours.ToolResultPart(made)
 
 
-def test_results_stand_before_what_they_show() -> None:
+def test_tool_results_precede_their_images() -> None:
     rows = [message("tool", result("1", data="QQ=="), result("2", is_error=True)), message("user", text("hm"))]
     (found,) = conversion.conversation(rows, DULL, "sys")
     assert isinstance(found, ModelRequest)

@@ -1,4 +1,4 @@
-"""A client that stays: signs of life on its stream, and a server that goes away for a moment or for good."""
+"""A long-running client: heartbeats of its stream, and a server that is lost for a moment or longer."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_a_sign_of_life_counts_as_much_as_an_event(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.sendall(stream_head())
@@ -142,7 +142,7 @@ class World:
         ("----", False, 0),
     ],
 )
-async def test_a_server_that_stays_away_is_looked_for_and_one_that_blinks_is_not(
+async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignored(
     looks: str, can_be_started: bool, again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(monkeypatch, can_be_started=can_be_started)
@@ -164,7 +164,7 @@ async def test_a_server_that_stays_away_is_looked_for_and_one_that_blinks_is_not
     assert world.left == [f"w{world.entered}", "closed"]
 
 
-async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody watches the old one any more; a refusal is tried again, later each time."""
     world = World(monkeypatch)
     clock = Clock()

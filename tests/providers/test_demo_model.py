@@ -1,4 +1,4 @@
-"""The scripted model that answers when no real one is set up."""
+"""The scripted model that is used when no other is configured."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ async def answer(prompt: str) -> World:
     return world
 
 
-async def test_it_says_what_it_is() -> None:
+async def test_the_demo_model_identifies_itself() -> None:
     world = await answer("Who are you?")
     assert "scripted model" in world.end_of("r1").text
 
