@@ -320,6 +320,7 @@ def _unset_variables(configuration: Configuration) -> list[Problem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
     stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
+    # Commands in templates are replaced by a constant instead of being run.
     quiet = Configuration(
         configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
     )

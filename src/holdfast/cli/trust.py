@@ -91,6 +91,7 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
         click.echo(f"{printable(anchor)} is {'' if is_trusted else 'not '}trusted.", err=True)
         return
     if broken:
+        # Trust applies to the contents of files: contents that cannot be parsed cannot be shown for a decision.
         raise CommandError("Correct these files first: they cannot be parsed.")
     if not yes:
         if not sys.stdin.isatty():

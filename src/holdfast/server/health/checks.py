@@ -144,7 +144,7 @@ async def _asked(model: Model) -> Finding:
 async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report the state of the sandbox."""
     try:
-        state = await handle.services.confine()
+        state = await handle.services.update_sandbox()
     except ToolError as error:
         return (Finding("sandbox", "error", str(error)),)
     if state.mode != "off":
@@ -295,10 +295,10 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
     """Return the problem with a model that a file names; the default model is used in its place."""
-    if name in ("", "large", "small") or handle.services.choice is None:
+    if name in ("", "large", "small") or handle.services.selected_models is None:
         return None
     try:
-        await handle.services.choice.check(Selection(name))
+        await handle.services.selected_models.check(Selection(name))
     except ProviderError as error:
         return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
     return None

@@ -32,7 +32,7 @@ async def run_shell(request: Request) -> ShellResult:
     if not line.strip():
         raise BadRequest("The command is empty.")
     try:
-        await handle.services.confine()
+        await handle.services.update_sandbox()
         environment = dict(item.partition("=")[::2] for item in handle.env)
         width = request.body.term_width
         result = await handle.services.shell.call(line, handle.path, environment, columns=width, owner=request.session)
@@ -62,7 +62,7 @@ async def kill_job(request: Request) -> JobOutput:
 async def get_sandbox(request: Request) -> SandboxState:
     """Return the state of the sandbox."""
     try:
-        return await request.services.confine()
+        return await request.services.update_sandbox()
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
@@ -92,7 +92,7 @@ async def set_trust(request: Request) -> TrustBody:
         grant_trust(configuration, files, at=time.time())
     else:
         revoke_trust(configuration, files)
-    request.handle.notify_settings_changed()
+    request.services.notify_settings_changed()
     return await get_trust(request)
 
 

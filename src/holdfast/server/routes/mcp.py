@@ -125,7 +125,7 @@ async def mcp_lend(request: Request) -> None:
     client, handle = client_id_of(request.body.client_id), request.handle
     if client not in request.manager.claims(handle):
         raise NotAttached
-    handle.lenders.add(client)
+    handle.mcp_lenders.add(client)
     handle.services.extensions.mcp.set_client_servers(client, request.body.servers)
 
 
