@@ -121,7 +121,7 @@ async def whole_parts(stage: Stage) -> list[str]:
     ]
 
 
-async def test_open_parts_are_as_they_are_when_a_reader_comes() -> None:
+async def test_open_parts_are_current_when_a_reader_subscribes() -> None:
     """They are made once for all who come before the next event, numbered or live."""
     stage = Stage()
     stage.begin()
@@ -146,7 +146,7 @@ def changes(kind: ChangeKind) -> list[MessageEvent | RunEvent | SessionEvent]:
 
 @pytest.mark.parametrize("kind", ["created", "updated", "deleted"])
 @pytest.mark.parametrize("place", range(3))
-async def test_only_a_deleted_session_empties_what_is_held(kind: ChangeKind, place: int) -> None:
+async def test_only_a_deleted_session_redacts_held_events(kind: ChangeKind, place: int) -> None:
     event = changes(kind)[place]
     empties = kind == "deleted" and isinstance(event, SessionEvent)
     stage = Stage()

@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from bus.ears import Ear
+from bus.subscribers import Ear
 from holdfast.bus import frames as frames_module
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Bus
@@ -148,7 +148,7 @@ async def test_one_encoding_for_a_hundred_readers(monkeypatch: pytest.MonkeyPatc
         assert (task.result().numbers, task.result().text) == ([1], "x" * 21)
 
 
-async def test_publishing_costs_the_same_whoever_lags() -> None:
+async def test_publishing_costs_the_same_with_slow_readers() -> None:
     """Counted in function calls: the same with one reader and with a hundred that stand still, less with none."""
     costs = []
     for readers in (1, 100, 0):
@@ -196,7 +196,7 @@ async def test_c50_bytes_per_reader_grow_with_the_answer(every: int) -> None:
     assert sizes[1] <= 10.5 * sizes[0]
 
 
-async def test_what_grows_while_nobody_listens_is_not_lost() -> None:
+async def test_text_streamed_without_readers_is_not_lost() -> None:
     """R6: the text is whole for whoever comes next, and the deltas after it fit."""
     stage = Stage()
     stage.begin()

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bus.ears import Ear
+from bus.subscribers import Ear
 from bus.test_bus import SESSION, Stage, settle
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
@@ -137,7 +137,7 @@ async def test_a_default_take_is_bounded() -> None:
     assert [len(await subscription.take()) for _ in range(2)] == [512, 88]
 
 
-async def test_frames_are_kept_only_while_somebody_reads() -> None:
+async def test_frames_are_held_only_while_there_are_readers() -> None:
     """Before the first reader, after the last one, and for one that has everything."""
     stage = Stage()
     stage.publish(2)

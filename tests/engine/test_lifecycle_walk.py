@@ -200,7 +200,7 @@ def test_a_run_is_in_one_place_from_its_acceptance_until_it_leaves() -> None:
         assert {run for run in RUNS if state_of(lane, run)} == past.present, (lane, past)
 
 
-def test_a_lane_is_what_happened_to_its_runs() -> None:
+def test_a_lane_agrees_with_the_history_of_its_runs() -> None:
     """Rules 3 and 4: the head is what it was told first, the folded share it, who waits was told nothing."""
     for lane, past in walk().places:
         if lane.head is None:
@@ -216,7 +216,7 @@ def test_a_lane_is_what_happened_to_its_runs() -> None:
         assert past.entered <= past.spawned == {run}, (lane, past)
 
 
-def test_the_outcome_is_the_first_cause_or_else_what_the_task_achieved() -> None:
+def test_the_outcome_is_the_first_cause_or_the_result_of_the_task() -> None:
     for edge in walk().all():
         for end in edge.of(End):
             expected = edge.event.outcome if isinstance(edge.event, Finish) else None
@@ -224,7 +224,7 @@ def test_the_outcome_is_the_first_cause_or_else_what_the_task_achieved() -> None
             assert end.outcome == (caused if end.run in edge.now.told else expected), edge
 
 
-def test_a_cancel_covers_everybody_and_a_second_one_adds_nothing() -> None:
+def test_a_cancel_covers_every_run_and_a_second_one_changes_nothing() -> None:
     """Rule 3, R3, C-07: only the turn under way is left, and it was told to stop."""
     for edge in walk().edges[Cancel]:
         assert members(edge.lane) == (*members(edge.after), *waiting(edge.lane)), edge
@@ -293,7 +293,7 @@ def test_a_run_is_spawned_exactly_when_it_gets_the_lane() -> None:
             assert gets_it == waiting(edge.lane)[:1], edge
 
 
-def test_a_head_that_ends_takes_its_folded_runs_along_and_the_lane_goes_on() -> None:
+def test_a_head_ends_with_its_folded_runs_and_the_lane_continues() -> None:
     """Rule 6, whatever the outcome."""
     for edge in walk().edges[Finish]:
         assert edge.lane.head is not None
@@ -305,7 +305,7 @@ def test_a_head_that_ends_takes_its_folded_runs_along_and_the_lane_goes_on() -> 
         assert list(members(edge.after)) == waiting(edge.lane), edge
 
 
-def test_who_waits_and_is_told_to_stop_ends_at_once_and_nobody_else_does() -> None:
+def test_cancelled_waiting_runs_end_at_once() -> None:
     """Rule 3, C-17, C-18: whichever way it was told. Only a finish ends those who have the lane."""
     for edge in walk().all():
         if not isinstance(edge.event, Finish):
@@ -359,7 +359,7 @@ def test_who_is_not_refused_is_placed_and_a_retry_changes_nothing() -> None:
             assert members(edge.after) == (*members(edge.lane), run), edge
 
 
-def test_a_shutdown_parks_what_has_not_begun_and_only_that() -> None:
+def test_a_shutdown_parks_exactly_the_runs_that_have_not_entered() -> None:
     """Rule 7: what has begun, or was told to stop before, is left to end."""
     for edge in walk().edges[Shutdown]:
         parked = edge.now.parked - edge.past.parked
@@ -391,7 +391,7 @@ def can_happen(lane: Lane, past: Past, event: LaneEvent) -> bool:
             return True
 
 
-def test_what_cannot_happen_is_illegal_and_nothing_else() -> None:
+def test_exactly_the_impossible_events_are_illegal() -> None:
     """C-01: a run that is over, or has not the lane, neither enters nor steps nor finishes."""
     found = walk()
     for edge in found.all():

@@ -237,7 +237,7 @@ async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel()
 @pytest.mark.parametrize("is_parallel", [False, True])
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("followed", [(), (Call("after"),)])
-async def test_a_tool_that_swallows_its_cancellation_saves_nobody(
+async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
     is_parallel: bool, raises: bool, followed: tuple[Call, ...]
 ) -> None:
     """C-45: what it answers is recorded; no tool and no request follow."""
@@ -285,7 +285,7 @@ async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> N
     await world.assert_valid()
 
 
-async def test_what_a_tool_does_after_its_run_has_ended_is_not_recorded() -> None:
+async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() -> None:
     """A tool that does not stop is left behind when the grace is over."""
     freed, kept = asyncio.Event(), asyncio.Event()
     outcome: list[str] = []

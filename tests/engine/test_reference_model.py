@@ -274,7 +274,7 @@ class Side(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)  # Seconds are enough; a failure takes longer to be told in few steps.
-def test_whatever_is_asked_the_engine_does_what_the_reference_says() -> None:
+def test_the_engine_agrees_with_the_reference_model() -> None:
     """R1 R2 R3 R8 R9: a run for every accepted prompt, one end for every run, and the lane goes on."""
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     run_state_machine_as_test(

@@ -70,7 +70,7 @@ def applied(messages: list[Message], settled: RepairedTurn) -> list[Message]:
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", CUTS)
-def test_what_is_left_is_whole(cut: str, ending: TurnEnd) -> None:
+def test_a_repaired_conversation_is_valid(cut: str, ending: TurnEnd) -> None:
     """R7, C-05: only what is missing is written."""
     before = CUTS[cut]
     settled = repair(author(), before, ending)
@@ -86,7 +86,7 @@ def test_what_is_left_is_whole(cut: str, ending: TurnEnd) -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", [cut for cut in CUTS if cut not in ("everything done", "a summary done")])
-def test_the_last_answer_says_how_the_turn_ended(cut: str, ending: TurnEnd) -> None:
+def test_the_last_message_has_the_finish_reason(cut: str, ending: TurnEnd) -> None:
     after = applied(CUTS[cut], repair(author(), CUTS[cut], ending))
     last = [item for item in after if item.role == "assistant"][-1]
     assert last.finish == finish_for(ending, 9)
@@ -94,7 +94,7 @@ def test_the_last_answer_says_how_the_turn_ended(cut: str, ending: TurnEnd) -> N
 
 
 @pytest.mark.parametrize("cut", ["no answer yet", "nothing", "after a step", "a folded prompt last"])
-def test_a_cut_before_the_answer_leaves_an_answer_that_says_nothing_else(cut: str) -> None:
+def test_a_cut_before_the_response_adds_a_message_with_the_finish_reason(cut: str) -> None:
     """C-05, C-38: the user's message is not written again."""
     (last,) = repair(author(), CUTS[cut], TurnEnd("cancelled")).put
     assert last.role == "assistant"
@@ -102,7 +102,7 @@ def test_a_cut_before_the_answer_leaves_an_answer_that_says_nothing_else(cut: st
     assert (last.session_id, last.run_id, last.created_at) == (SESSION, RUN, 9)
 
 
-def test_what_was_said_stays() -> None:
+def test_streamed_text_is_kept() -> None:
     (closed,) = repair(author(), CUTS["closed reasoning and text"], TurnEnd("cancelled")).put
     assert closed.id == "a1"
     assert closed.parts[:2] == (thought("hm", finished_at=7), said("x"))
@@ -136,7 +136,7 @@ def test_the_model_learns_why_a_call_has_no_result() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "is_kept"), [("cancelled", False), ("interrupted", False), ("failed", True)])
-def test_half_a_summary_is_kept_only_to_tell_an_error(outcome: Outcome, is_kept: bool) -> None:
+def test_an_incomplete_summary_is_kept_only_with_an_error(outcome: Outcome, is_kept: bool) -> None:
     """C-44 in part: a cancelled summary leaves no message."""
     settled = repair(author(), CUTS["a summary open"], TurnEnd(outcome, "Oh", "It broke."))
     assert settled.delete == (() if is_kept else ("a1",))
@@ -177,7 +177,7 @@ def _turns(draw: st.DrawFn) -> list[Message]:
 
 @settings(deadline=None)
 @given(_turns(), st.sampled_from(ENDINGS))
-def test_any_cut_is_settled(turn: list[Message], ending: TurnEnd) -> None:
+def test_a_conversation_cut_anywhere_is_repaired(turn: list[Message], ending: TurnEnd) -> None:
     after = applied(turn, repair(author(), turn, ending))
     assert problems_of_session(after) == []
     assert repair(author(), after, ending) == RepairedTurn()

@@ -24,7 +24,7 @@ WORDS = "one two three four five six seven eight"
 
 
 @pytest.mark.parametrize("act", [Say(WORDS), Think(WORDS)])
-def test_every_word_is_told_and_stored_as_it_comes(act: Say | Think) -> None:
+def test_every_delta_is_published_and_stored(act: Say | Think) -> None:
     async def scene() -> None:
         model = ScriptedModel([Step((act, Say("end")))], info=PLAIN, pause=lambda: 1.0)
         world = await World.open(model, settings=QUICK)
@@ -42,7 +42,7 @@ def test_every_word_is_told_and_stored_as_it_comes(act: Say | Think) -> None:
     in_virtual_time(scene)
 
 
-def test_calls_are_told_durably_in_every_step() -> None:
+def test_tool_calls_are_durable_events_in_every_step() -> None:
     """A call shows up in the log when it begins and when it is complete, in the last step as in the first."""
 
     async def scene() -> None:
@@ -62,7 +62,7 @@ def test_calls_are_told_durably_in_every_step() -> None:
     in_virtual_time(scene)
 
 
-def test_what_a_tool_prints_is_told_while_it_runs_and_not_after_the_run() -> None:
+def test_tool_output_is_published_until_the_run_ends() -> None:
     async def scene() -> None:
         kept: list[ToolContext] = []
 
@@ -122,7 +122,7 @@ def test_a_write_that_the_store_refuses_fails_the_run() -> None:
     in_virtual_time(scene)
 
 
-def test_who_comes_late_gets_the_parts_that_grow_whole() -> None:
+def test_a_late_subscriber_gets_open_parts_in_full() -> None:
     async def scene() -> None:
         model = ScriptedModel([Step((Think("let me see"), Say(WORDS)))], info=PLAIN, pause=lambda: 1.0)
         world = await World.open(model, settings=QUICK)

@@ -52,7 +52,7 @@ def test_random_documents_in_random_pieces() -> None:
         assert msgspec.json.decode(out + halves.end()) == replace_surrogates(joined)
 
 
-def test_what_needs_no_help_is_passed_on_at_once() -> None:
+def test_text_without_surrogates_is_returned_at_once() -> None:
     halves = Halves()
     for piece in (b'data: {"a": "b"}\n\n', rb'{"a": "line\nend"}', rb'{"a": "\u00e9 and so on"}'):
         assert halves.feed(piece) == piece

@@ -71,7 +71,7 @@ VERDICTS = tuple(
 
 
 @pytest.mark.parametrize("granted", ["", "session", "always", "another session", "another command"])
-def test_every_combination_of_what_decides(granted: str) -> None:
+def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
     async def scene() -> None:
         world = await opened()
         engine = world.workspace.engine
@@ -117,7 +117,7 @@ async def grant(asks: Approvals, session: SessionId, granted: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always"])
-def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_always"]) -> None:
+def test_the_scope_of_an_answer(action: Literal["allow", "allow_session", "allow_always"]) -> None:
     """Once, the session and its sub-agents, or everything from now on; a deleted session is forgotten."""
 
     async def scene() -> None:
@@ -179,7 +179,7 @@ HISTORIES: dict[str, tuple[list[str], bool]] = {
 
 @pytest.mark.parametrize("kind", ["permission", "question"])
 @pytest.mark.parametrize("history", HISTORIES)
-def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kind: Kind) -> None:
+def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: Kind) -> None:
     """From every state in which it can be made; to the second."""
     events, expires = HISTORIES[history]
 
@@ -309,7 +309,7 @@ def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
 
 @pytest.mark.parametrize("interactive", [True, False])
 @pytest.mark.parametrize("way", ["expired", "denied", "denied with a reason"])
-def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None:
+def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
     """A person who refuses without a word stops the turn; where there is none, or with a reason, the model goes on."""
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:

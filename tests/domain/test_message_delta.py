@@ -34,7 +34,7 @@ def test_folding_in_two_goes_is_folding_at_once(text: str, cuts: list[int], plac
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.data())
-def test_a_lost_delta_is_a_hole_until_the_whole_part_comes(text: str, cuts: list[int], data: st.DataObject) -> None:
+def test_a_lost_delta_is_repaired_by_the_whole_part(text: str, cuts: list[int], data: st.DataObject) -> None:
     told = deltas(split(text, cuts))
     lost = data.draw(st.integers(0, len(told) - 1))
     damaged = grow(TEXT, told[:lost] + told[lost + 1 :])
@@ -43,7 +43,7 @@ def test_a_lost_delta_is_a_hole_until_the_whole_part_comes(text: str, cuts: list
     assert grow(damaged, [whole(said(text))]).parts == (said(text),)
 
 
-def test_what_overlaps_is_dropped() -> None:
+def test_overlapping_text_is_dropped() -> None:
     grown = grow(message("assistant", said("hello")), [delta(3, "lo wor"), delta(0, "he"), delta(9, "ld")])
     assert grown.parts == (said("hello world"),)
 
@@ -89,7 +89,7 @@ def test_nothing_else_of_the_message_changes() -> None:
     assert TEXT.parts == (said(""),)
 
 
-def test_length_of_what_grows() -> None:
+def test_length_of_a_growing_part() -> None:
     assert text_length(said("😀a")) == 2
     assert text_length(thought("abc")) == 3
 

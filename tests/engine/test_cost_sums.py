@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.helpers import answering, virtual_seconds
-from engine.metered import Meter, MeteredModel, Part, Script, Wait, broken, said, used
+from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, broken, said, used
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.models import ModelRequest, UsagePart
@@ -112,7 +112,7 @@ def test_a_run_costs_all_that_was_reported(fate: str) -> None:
 
 @pytest.mark.parametrize("way", ["cancel", "close"])
 @pytest.mark.parametrize("where", ["answer", "summary", "retry", "sub-agent", "below", "tool"])
-def test_a_run_that_is_stopped_costs_what_was_reported_by_then(where: str, way: str) -> None:
+def test_a_cancelled_run_costs_what_was_reported(where: str, way: str) -> None:
     """Also that of an answer that had not ended."""
     held: list[Part] = [*said(9)[:-1], Wait()]
     scripts: dict[str, list[Sequence[Part]]] = {
@@ -300,7 +300,7 @@ def test_a_limit_counts_its_own_run_only() -> None:
     in_virtual_time(scene)
 
 
-def test_whatever_happens_sessions_cost_what_was_reported() -> None:
+def test_sessions_cost_the_sum_of_reported_responses() -> None:
     """Random answers, troubles, sub-agents, titles, stops, and prompts that join, on random schedules."""
 
     async def scene(dice: random.Random) -> float:

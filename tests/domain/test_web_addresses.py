@@ -77,7 +77,7 @@ def test_ipv6_ports_queries_and_other_languages() -> None:
         "https:///a",
     ],
 )
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(BadAddress):
         parse_address(url)
 

@@ -73,7 +73,7 @@ class Scene:
         return world
 
 
-async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_asked() -> None:
+async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
     """R4, R10: once, before the end of the run, and by nobody. What was answered is not closed again."""
     ledger = MemoryLedger()
     scene = Scene(ledger)
@@ -116,7 +116,7 @@ async def _results(world: World, session: SessionId) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "interrupted", "killed"])
-async def test_a_call_that_was_never_allowed_is_not_said_to_have_had_effects(how: str) -> None:
+async def test_a_call_that_was_never_allowed_is_reported_without_effects(how: str) -> None:
     """Cancelled, or stopped with its server, or found by the next server after a kill."""
     ledger = MemoryLedger()
     world = await Scene(ledger).open()
@@ -168,7 +168,7 @@ HISTORIES: dict[str, tuple[tuple[ApprovalEvent, ...], bool]] = {
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_after_a_kill_the_log_tells_which_calls_had_no_effects(history: str) -> None:
+def test_after_a_kill_the_log_identifies_calls_without_effects(history: str) -> None:
     events, is_certain = HISTORIES[history]
     left = UnansweredRequests({RUN})
     for event in events:
@@ -176,7 +176,7 @@ def test_after_a_kill_the_log_tells_which_calls_had_no_effects(history: str) -> 
     assert left.not_run == ({CALL} if is_certain else set())
 
 
-async def test_a_request_after_another_says_so() -> None:
+async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
     """The call was allowed something before: if its server dies now, it may have had effects."""
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -314,7 +314,7 @@ def _open(world: World) -> tuple[int, int]:
     return len(world.workspace.approvals.permissions), len(world.workspace.approvals.questions)
 
 
-def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
+def test_a_request_expires_after_a_day_without_clients() -> None:
     """While somebody is there it waits for ever; the time begins anew each time the last one leaves."""
 
     async def live() -> None:
@@ -374,7 +374,7 @@ def test_answers_are_checked() -> None:
             check_answers(batch, {"q": wrong})
 
 
-def test_c60_what_a_grant_is_about() -> None:
+def test_c60_the_subject_of_a_grant() -> None:
     """C-60: lines, files, addresses and other parameters each stand for themselves."""
 
     def file(path: str, content: str = "") -> Permit:
@@ -395,7 +395,7 @@ def test_c60_what_a_grant_is_about() -> None:
     assert len({subject_of(permit) for permit in different}) == len(different)
 
 
-def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
+def test_grants_of_a_session_cover_its_sub_agents() -> None:
     """A helper works in a session below; what was allowed above is not asked again there, nor the other way round."""
 
     async def live() -> None:

@@ -92,7 +92,7 @@ async def test_a_stream_that_ends_without_a_word_is_a_failure() -> None:
     assert await world.finishes() == ["error"]
 
 
-async def test_a_provider_error_is_told_with_title_and_details() -> None:
+async def test_a_provider_error_has_title_and_details() -> None:
     world = await play(ScriptedModel([Step((Say("so far"), Fail("too many requests")))]))
     finish = (await world.messages())[-1].finish
     assert finish is not None
@@ -115,7 +115,7 @@ async def test_an_error_in_a_later_step_keeps_the_earlier_ones() -> None:
     assert [message.role for message in await world.messages()] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_a_model_that_cannot_be_had_is_a_failure_with_an_answer_that_says_so() -> None:
+async def test_an_unusable_model_fails_the_run_with_an_error_message() -> None:
     """C-22."""
     world = await play(FixedModels(ProviderError("no key", title="Not configured")))
     user, answer = await world.messages()
@@ -125,7 +125,7 @@ async def test_a_model_that_cannot_be_had_is_a_failure_with_an_answer_that_says_
     assert world.end_of("r1").outcome == "failed"
 
 
-async def test_a_fault_of_our_own_is_told_without_its_insides() -> None:
+async def test_an_internal_error_is_shown_without_its_details() -> None:
     def broken(_: ModelRequest) -> Step:
         raise ZeroDivisionError("secret")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.held import busy_world
+from engine.gated_worlds import busy_world
 from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Redeliver, Reorder
@@ -20,7 +20,7 @@ def echo(request: ModelRequest) -> Step:
 # Deliveries and the queue
 
 
-async def test_interrupt_cancels_what_is_there_and_then_runs() -> None:
+async def test_interrupt_cancels_the_lane_and_then_runs() -> None:
     world, model = await busy_world()
     await world.prompt("two", "r2")
     await world.prompt("three", "r3", delivery="interrupt")
@@ -78,7 +78,7 @@ async def next_begins(world: World, model: GatedModel, ledger: GatedLedger) -> N
     ledger.gate.open()
 
 
-async def test_who_began_meanwhile_is_not_moved_and_the_caller_hears_of_it() -> None:
+async def test_moving_a_run_that_was_started_meanwhile_is_refused() -> None:
     world, model, ledger = await busy_and_slow()
     moving = start(world.workspace.inputs.move(RunId("r2"), 2))
     await next_begins(world, model, ledger)
@@ -88,7 +88,7 @@ async def test_who_began_meanwhile_is_not_moved_and_the_caller_hears_of_it() -> 
     assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
 
 
-async def test_who_began_meanwhile_keeps_its_delivery_and_the_caller_hears_of_it() -> None:
+async def test_redelivering_a_run_that_was_started_meanwhile_is_refused() -> None:
     world, model, ledger = await busy_and_slow()
     changing = start(world.workspace.inputs.redeliver(RunId("r2"), "steer"))
     await next_begins(world, model, ledger)
@@ -98,7 +98,7 @@ async def test_who_began_meanwhile_keeps_its_delivery_and_the_caller_hears_of_it
     assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
 
 
-async def test_the_lane_goes_on_in_the_order_that_is_stored() -> None:
+async def test_the_lane_continues_in_the_stored_order() -> None:
     """Whoever leaves the queue meanwhile: a crash right after the move would go on in the same order."""
     world, model, ledger = await busy_and_slow()
     moving = start(world.workspace.inputs.move(RunId("r4"), 1))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.held import busy_world
+from engine.gated_worlds import busy_world
 from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
@@ -26,7 +26,7 @@ def echo(request: ModelRequest) -> Step:
 # tell
 
 
-async def test_tell_is_synchronous_and_answers_a_refusal() -> None:
+async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
     world = await World.open(model)
@@ -62,7 +62,7 @@ async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
     assert world.end_of("r1").outcome == "completed"
 
 
-async def test_what_would_be_refused_is_refused_before_anything_is_written() -> None:
+async def test_a_refusable_prompt_is_refused_before_any_write() -> None:
     ledger = GatedLedger()
     world, model = await busy_world(ledger)
     written = len(ledger.seen)
@@ -127,7 +127,7 @@ async def test_a_caller_that_goes_away_changes_nothing() -> None:
     assert world.end_of("r1").outcome == "completed"
 
 
-async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
+async def test_a_cancel_is_answered_after_it_is_stored() -> None:
     """R3: and a server that dies right after the answer does not run what the cancel covered."""
     ledger = GatedLedger()
     world, model = await busy_world(ledger)
@@ -231,7 +231,7 @@ async def test_a_cancel_survives_the_removal_of_a_prompt_that_meant_to_interrupt
     assert world.end_of("r1").outcome == "cancelled"
 
 
-def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
+def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
     """The lane is told at once; after 250 ms the answer says that it is not stored."""
 
     async def main() -> None:
@@ -259,7 +259,7 @@ def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
     in_virtual_time(main)
 
 
-async def test_a_full_disk_keeps_nobody_from_stopping_a_run() -> None:
+async def test_a_full_disk_does_not_prevent_a_cancel() -> None:
     ledger = GatedLedger()
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
@@ -279,7 +279,7 @@ async def test_a_full_disk_keeps_nobody_from_stopping_a_run() -> None:
 # Start and fold are facts
 
 
-async def test_the_model_hears_of_a_run_only_when_its_start_is_stored() -> None:
+async def test_the_model_is_called_after_the_start_is_stored() -> None:
     ledger = GatedLedger()
     model = ScriptedModel(echo)
     world = await World.open(model, ledger=ledger)
@@ -337,7 +337,7 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
     await world.assert_valid()
 
 
-def test_a_cancel_told_too_early_still_stops_what_it_was_stored_for() -> None:
+def test_a_cancel_covers_prompts_that_were_being_written() -> None:
     """The prompt was on its way before the cancel: it has the smaller number, so it is covered."""
 
     async def main() -> None:
@@ -357,7 +357,7 @@ def test_a_cancel_told_too_early_still_stops_what_it_was_stored_for() -> None:
     in_virtual_time(main)
 
 
-async def test_an_interrupt_refused_while_closing_stops_nobody() -> None:
+async def test_an_interrupt_refused_while_closing_stops_no_run() -> None:
     """What it had marked goes on at the next start, as if it had never come."""
     ledger = GatedLedger()
     world, _ = await busy_world(ledger)

@@ -170,7 +170,7 @@ def test_calls_may_be_interleaved() -> None:
     assert parts == (called("a", '{"x":1}'), called("b"))
 
 
-def test_a_call_that_nobody_completes_is_complete_at_the_end() -> None:
+def test_a_call_without_an_end_is_completed_with_the_stream() -> None:
     assembly, _ = assembled(start("a"), more("a", '{"x":1}'), start("b"), more("b", "{"), FinishedPart("tool_calls"))
     assert assembly.message().parts == (called("a", '{"x":1}'), called("b"))
     assert assembly.malformed_calls == {"b"}
@@ -189,7 +189,7 @@ def test_ids_are_unique_within_a_turn() -> None:
 
 
 @pytest.mark.parametrize("id", ["same", ""])
-def test_calls_with_one_id_are_told_apart(id: str) -> None:
+def test_calls_with_the_same_id_get_unique_ids(id: str) -> None:
     """Some providers send no ids, or the same ones again."""
     assembly, _ = assembled(
         *call(id, "{"), *call(id, '{"n":2}'), start(id), more(id, '{"n":3}'), *call(id, '{"n":4}'), STOP
@@ -208,7 +208,7 @@ def test_usage_and_finish_are_kept() -> None:
     assert (assembly.usage, assembly.finish, growth) == (Usage(1, 2), "length", [])
 
 
-def test_a_finish_part_comes_last_and_only_when_asked_for() -> None:
+def test_a_finish_part_is_last_and_optional() -> None:
     assembly, _ = assembled(TextDelta("hi"), STOP)
     assert assembly.message(Finish("end_turn", 5)).parts == (said("hi"), FinishPart(Finish("end_turn", 5)))
     assert assembly.message().parts == (said("hi"),)
@@ -221,7 +221,7 @@ def test_open_parts_are_all_parts_as_they_are_now() -> None:
     assert [item.part for item in parts] == [0, 1, 2]
 
 
-def test_size_counts_what_was_fed() -> None:
+def test_size_counts_the_text_that_was_fed() -> None:
     assembly, _ = assembled(ReasoningDelta("abc"), TextDelta("de"), *call("c", '{"a"', ":1}"))
     assert assembly.size == 3 + 2 + 7
 
@@ -273,7 +273,7 @@ _stray: st.SearchStrategy[StreamPart] = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(_stray, max_size=20), st.sampled_from(["stop", "tool_calls", "other"]))
-def test_what_is_told_is_what_there_is_whatever_comes(parts: list[StreamPart], reason: StepFinish) -> None:
+def test_published_changes_add_up_to_the_message(parts: list[StreamPart], reason: StepFinish) -> None:
     """`assembled` compares after each part."""
     assembly, _ = assembled(*parts, FinishedPart(reason))
     made = assembly.message().tool_calls
@@ -291,7 +291,7 @@ def test_a_token_costs_the_same_however_long_the_answer_is(kind: type[TextDelta]
     assert grow(EMPTY, growth).parts == assembly.message().parts
 
 
-def test_arguments_are_not_told_while_they_grow() -> None:
+def test_arguments_are_not_published_before_they_are_complete() -> None:
     """C-50: a call is told twice, however many pieces its arguments come in."""
     assembly = ResponseBuilder(EMPTY)
     pieces = ['{"text":"', *["word "] * 20_000, '"}']

@@ -59,7 +59,7 @@ async def children(world: World) -> list[SessionId]:
     return [run.session_id for run in runs if run.parent_run_id]
 
 
-async def test_a_helper_answers_in_a_session_of_its_own() -> None:
+async def test_a_sub_agent_runs_in_a_child_session() -> None:
     model = scripted(Step((Say("it is in a.py"),)))
     world = await opened(model)
     await world.prompt("find it", "r1")
@@ -75,7 +75,7 @@ async def test_a_helper_answers_in_a_session_of_its_own() -> None:
     await world.close()
 
 
-async def test_a_helper_has_its_own_tools_and_words() -> None:
+async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
     model = scripted(Step((Say("found"),)))
     world = await opened(model, SimpleTool("view", send))
     await world.prompt("find it", "r1")
@@ -99,7 +99,7 @@ async def test_a_crew_may_use_the_small_model() -> None:
     await world.close()
 
 
-async def test_helpers_work_side_by_side_and_each_ends_once() -> None:
+async def test_parallel_sub_agents_end_once_each() -> None:
     gate = Gate()
 
     async def wait(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
@@ -122,7 +122,7 @@ async def test_helpers_work_side_by_side_and_each_ends_once() -> None:
     await world.close()
 
 
-async def test_a_helper_is_cancelled_with_the_run_that_sent_it() -> None:
+async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
     tool = GatedTool("look")
     world = await opened(scripted(Step((Call("look"),))), tool)
     await world.prompt("find it", "r1")
@@ -136,7 +136,7 @@ async def test_a_helper_is_cancelled_with_the_run_that_sent_it() -> None:
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
-def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_parallel: bool) -> None:
+def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None:
     """The disk takes longer to store the helper than the run that sends it may take to stop."""
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_paralle
     in_virtual_time(main)
 
 
-async def test_a_helper_ends_before_its_sender_also_when_its_cancel_cannot_be_stored() -> None:
+async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_stored() -> None:
     """R4: the disk fails for a moment, and the helper's tool takes its time."""
     ledger, at_work, gone = GatedLedger(), Gate(), Gate()
 
@@ -188,7 +188,7 @@ async def test_a_helper_ends_before_its_sender_also_when_its_cancel_cannot_be_st
     assert [(end.outcome, end.run_id == "r1") for end in world.ends()] == [("cancelled", False), ("cancelled", True)]
 
 
-async def test_a_helper_that_fails_is_a_result() -> None:
+async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
     world = await opened(scripted(Step((Fail("no such model"),))))
     await world.prompt("find it", "r1")
     await world.quiet()
@@ -199,7 +199,7 @@ async def test_a_helper_that_fails_is_a_result() -> None:
     await world.close()
 
 
-async def test_a_helper_without_a_word_is_an_error_the_model_can_act_on() -> None:
+async def test_a_sub_agent_without_text_is_an_error_result() -> None:
     world = await opened(scripted(Step(())))
     await world.prompt("find it", "r1")
     await world.quiet()
@@ -208,7 +208,7 @@ async def test_a_helper_without_a_word_is_an_error_the_model_can_act_on() -> Non
     await world.close()
 
 
-async def test_what_a_helper_costs_is_part_of_what_the_session_costs() -> None:
+async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
     world = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
     await world.prompt("find it", "r1")
     await world.quiet()
@@ -218,7 +218,7 @@ async def test_what_a_helper_costs_is_part_of_what_the_session_costs() -> None:
     await world.close()
 
 
-async def test_nobody_prompts_a_helper() -> None:
+async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
     world = await opened(scripted(Step((Say("found"),))))
     await world.prompt("find it", "r1")
     await world.quiet()
@@ -228,7 +228,7 @@ async def test_nobody_prompts_a_helper() -> None:
     await world.close()
 
 
-async def test_without_crews_there_are_no_helpers() -> None:
+async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
     world = await World.open(scripted(Step((Say("never"),))), tools=[sender()], settings=PATIENT)
     await world.prompt("find it", "r1")
     await world.quiet()

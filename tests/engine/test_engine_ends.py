@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import pytest
 
-from engine.held import busy_world
+from engine.gated_worlds import busy_world
 from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
@@ -81,7 +81,7 @@ def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
 # The end
 
 
-async def test_the_order_in_which_an_end_is_told() -> None:
+async def test_the_order_of_events_at_an_end() -> None:
     """Last message, session, error, run_complete, agent_finished; the session is free before the last three."""
     world = await World.open(ScriptedModel([Step((Say("well"), Fail("broken")))]))
     await world.prompt("one", "r1")
@@ -93,7 +93,7 @@ async def test_the_order_in_which_an_end_is_told() -> None:
     assert world.end_of("r1").text == "well"
 
 
-async def test_a_session_is_no_longer_busy_when_its_end_is_told() -> None:
+async def test_a_session_is_no_longer_busy_when_its_end_is_published() -> None:
     world = await World.open(ScriptedModel(echo))
     engine = world.workspace.engine
     seen: list[bool] = []
@@ -110,7 +110,7 @@ async def test_a_session_is_no_longer_busy_when_its_end_is_told() -> None:
     assert seen == [False]
 
 
-async def test_an_end_is_one_transaction_and_told_only_when_it_is_stored() -> None:
+async def test_an_end_is_one_transaction_and_published_after_it_is_stored() -> None:
     ledger = GatedLedger()
     world = await World.open(ScriptedModel([Step((Fail("broken"),))]), ledger=ledger)
     ledger.hold(EndRun)
@@ -203,7 +203,7 @@ async def test_idle_sessions_cost_nothing() -> None:
         assert len(getattr(engine, name)) == 0, name
 
 
-async def test_a_fault_of_our_own_is_told_without_a_traceback() -> None:
+async def test_an_internal_error_is_shown_without_a_traceback() -> None:
     class Broken(ScriptedModel):
         def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
             raise ZeroDivisionError("secret detail")
@@ -216,7 +216,7 @@ async def test_a_fault_of_our_own_is_told_without_a_traceback() -> None:
     assert "ZeroDivisionError" in world.end_of("r1").error
 
 
-async def test_a_provider_error_is_told_in_its_words() -> None:
+async def test_a_provider_error_is_shown_verbatim() -> None:
     world = await World.open(ScriptedModel([Step((Fail("Quota used up."),))]))
     await world.prompt("one", "r1")
     await world.quiet()
@@ -254,7 +254,7 @@ async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_onc
     assert [end.run_id for end in world.ends()] == ["r1", "r2"]
 
 
-async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
+async def test_a_run_is_in_its_lane_before_its_event_is_published() -> None:
     world = await World.open(ScriptedModel(echo))
     known: list[bool] = []
     publish = world.tape.publish

@@ -361,7 +361,7 @@ async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
 # Titles.
 
 
-def test_a_title_that_cannot_be_stored_is_nobodys_trouble() -> None:
+def test_a_title_that_cannot_be_stored_is_ignored() -> None:
     async def scene() -> None:
         ledger = GatedLedger()
         slow = ScriptedModel(lambda _: Step((Say("A title"),)), pause=lambda: 5.0)

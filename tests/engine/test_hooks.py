@@ -81,7 +81,7 @@ async def played(hooks: Twin, judge: str = "allow") -> tuple[World, list[dict[st
     return world, seen, model
 
 
-async def test_what_a_hook_rewrote_is_shown_before_it_is_done() -> None:
+async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
     """The stored call, the ask, the tool and the next request all have the new input."""
     hooks = Twin(before=Ruling(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
     world, seen, model = await played(hooks)
@@ -96,7 +96,7 @@ async def test_what_a_hook_rewrote_is_shown_before_it_is_done() -> None:
     assert with_new < result, "it is published before the tool has run"
 
 
-async def test_a_hook_refuses_a_call_and_the_turn_goes_on() -> None:
+async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
     hooks = Twin(before=Ruling("deny", reason="not today", report={"hook_count": 1}))
     world, seen, _ = await played(hooks)
     (result,) = results_of(await world.messages())
@@ -113,7 +113,7 @@ async def test_a_hook_that_halts_stops_the_turn() -> None:
 
 
 @pytest.mark.parametrize(("rule", "done"), [("allow", True), ("ask", True), ("deny", False)])
-async def test_what_a_hook_allows_is_not_asked_but_a_rule_still_denies(rule: str, done: bool) -> None:
+async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: bool) -> None:
     world, _, _ = await played(Twin(before=Ruling("allow")), rule)
     (result,) = results_of(await world.messages())
     assert (result.content == "ran") is done
@@ -121,7 +121,7 @@ async def test_what_a_hook_allows_is_not_asked_but_a_rule_still_denies(rule: str
 
 
 @pytest.mark.parametrize("verdict", [Verdict("allow"), Verdict("ask")], ids=["allow", "ask"])
-async def test_a_hook_that_wants_somebody_asked_has_them_asked_once(verdict: Verdict) -> None:
+async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     """Although a rule allows it; and what was answered counts for what the tool asks itself."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
@@ -168,7 +168,7 @@ async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     assert hooks.asked[-1] == ("end", "cancelled")
 
 
-async def test_a_cancel_after_the_tool_has_run_keeps_what_it_did() -> None:
+async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
     hooks = Twin()
     hooks.holds = "after"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'), Call("tool", '{"n":2}'))), DONE])
@@ -184,7 +184,7 @@ async def test_a_cancel_after_the_tool_has_run_keeps_what_it_did() -> None:
     await world.assert_valid()
 
 
-async def test_hooks_add_to_a_prompt_what_only_the_model_reads() -> None:
+async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
     hooks = Twin(prompt=Ruling(context="the build is red"))
     world = await World.open(model, hooks=hooks)
@@ -253,7 +253,7 @@ async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: st
     await world.assert_valid(model.requests)
 
 
-async def test_every_end_is_told_after_it_is_stored() -> None:
+async def test_hooks_are_notified_after_an_end_is_stored() -> None:
     """Completed, failed, cancelled while waiting: each once, and never before it can be read."""
 
     class Late(Twin):
@@ -277,7 +277,7 @@ async def test_every_end_is_told_after_it_is_stored() -> None:
     assert [about for when, about in hooks.asked if when == "seen"] == [["r2"], ["r2", "r1"], ["r2", "r1", "r3"]]
 
 
-async def test_a_brief_is_what_the_model_reads_and_what_was_typed_is_shown() -> None:
+async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
     world = await World.open(model)
     brief = Brief("Look at src with care.", "review")
@@ -334,7 +334,7 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
     assert not [notice for notice in world.notices() if notice.type == "fallback"]
 
 
-async def test_a_model_that_cannot_be_had_gives_way_and_that_is_told() -> None:
+async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
     async def named(name: str) -> ScriptedModel:
         raise ProviderError(f"There is no model {name}.")
 

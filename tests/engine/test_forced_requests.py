@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.test_asks import Scene
+from engine.test_approvals import Scene
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.runs import Prompt
 from holdfast.testing.gates import until

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.held import busy_world, gated, slow_reads
+from engine.gated_worlds import busy_world, gated, slow_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
@@ -70,7 +70,7 @@ async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> Non
     assert model.requests == []
 
 
-async def test_a_cancel_that_fails_leaves_alone_what_came_after_it() -> None:
+async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
     """R3: also if the next batch is stored before its caller wakes."""
     ledger = GatedLedger()
     world = await World.open(talking(), ledger=ledger)
@@ -141,7 +141,7 @@ STOPS: list[Callable[[World], Coroutine[Any, Any, object]]] = [
 
 
 @pytest.mark.parametrize("stop", STOPS)
-async def test_a_stop_survives_the_removal_of_a_prompt_also_for_what_is_parked(
+async def test_a_cancel_of_a_parked_run_survives_the_removal_of_a_prompt(
     stop: Callable[[World], Coroutine[Any, Any, object]],
 ) -> None:
     """R3: the workspace closes, and the prompt that was to interrupt is refused. It had marked what is parked."""
@@ -201,7 +201,7 @@ async def test_a_clear_names_nothing_that_was_refused() -> None:
 # Turns on their way to their ends
 
 
-def test_what_a_tool_says_after_it_was_given_up_is_no_part_of_the_end() -> None:
+def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
     """R7: the disk fails, so the end is made again. The call's result is not what nobody has stored."""
 
     async def main() -> None:
@@ -234,7 +234,7 @@ def test_what_a_tool_says_after_it_was_given_up_is_no_part_of_the_end() -> None:
     in_virtual_time(main)
 
 
-def test_a_prompt_is_said_once_by_whoever_comes_first() -> None:
+def test_a_prompt_is_stored_once() -> None:
     """A hook that was given up lets its prompt through while the end is being made, which brings the prompt too."""
 
     async def main() -> None:
@@ -255,7 +255,7 @@ def test_a_prompt_is_said_once_by_whoever_comes_first() -> None:
     in_virtual_time(main)
 
 
-async def test_a_summary_that_is_complete_stays_when_a_cancel_comes() -> None:
+async def test_a_complete_summary_survives_a_cancel() -> None:
     """It is being stored: the session does not begin with a message that was taken away again."""
     ledger = GatedLedger()
     world = await World.open(talking(), ledger=ledger)
