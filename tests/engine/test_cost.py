@@ -1,4 +1,4 @@
-"""C-50: the bytes stored and published for a response are proportional to its length, not to its square."""
+"""C-50: bytes stored and published for a response are proportional to its length. R7: cancels at any moment."""
 
 import asyncio
 import random
