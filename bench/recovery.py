@@ -17,7 +17,7 @@ from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutM
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.message_factory import MessageFactory
-from holdfast.runtime.workspace import SystemClock, WorkspaceParts, new_id, open_workspace
+from holdfast.runtime.workspace import FixedServices, SystemClock, new_id, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 
 __all__ = ["measure"]
@@ -68,7 +68,7 @@ async def _fill(data: Path, killed: Path) -> None:
 async def _recover(data: Path) -> float:
     began = time.perf_counter()
     ledger = SqliteLedger(data)
-    workspace = await open_workspace(_WORKSPACE, WorkspaceParts(ledger, HeldModels()))
+    workspace = await open_workspace(_WORKSPACE, FixedServices(ledger, HeldModels()))
     seconds = time.perf_counter() - began
     assert len(workspace.recovered.ends) == UNFINISHED
     await workspace.close()

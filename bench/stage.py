@@ -17,7 +17,7 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelt
 from holdfast.engine.ports import Models, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
+from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 
 __all__ = ["Bare", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
@@ -131,7 +131,7 @@ async def stage(models: Models | ScriptedModel) -> AsyncIterator[Stage]:
         chosen = ScriptedModels(models) if isinstance(models, ScriptedModel) else models
         settings = EngineSettings(titles=False)
         workspace = await open_workspace(
-            str(path), WorkspaceParts(ledger, chosen, settings=settings, wrap_outlet=ends.wrap_outlet)
+            str(path), FixedServices(ledger, chosen, settings=settings, wrap_outlet=ends.wrap_outlet)
         )
         try:
             yield Stage(path, ledger, workspace, ends)

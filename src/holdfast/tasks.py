@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskOwner"]
+__all__ = ["TaskOwner", "run_to_completion"]
 
 T = TypeVar("T")
 
@@ -55,3 +55,23 @@ class TaskOwner:
             task.get_loop().call_exception_handler(
                 {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
             )
+
+
+async def run_to_completion(work: Coroutine[Any, Any, T], *, name: str) -> T:
+    """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    For a change whose outcome decides what has to be undone. `work` must not wait for anything that may never happen.
+    """
+    task = TaskOwner().start(work, name=name, done=lambda _: None)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        # Mark an error of the work as retrieved: the caller sees the cancellation.
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

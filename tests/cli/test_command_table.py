@@ -135,7 +135,7 @@ SERVED = (
     Row("mcp logs off", (STATES, get("W/mcp/log", name="off")), err="off has printed nothing."),
     Row("mcp logs none", (STATES, get("W/mcp/log", name="none")), 4, err="no MCP server called none. There is: off."),
     Row("mcp restart off", (post("W/mcp/restart", name="off"), STATES), err="off: disabled, 0 tools."),
-    Row("mcp login off --no-browser", (STATES,), 4, err="nobody logs in to it"),
+    Row("mcp login off --no-browser", (STATES,), 4, err="has no login"),
     Row("lsp list", (get("W/lsps"),), err="No language server is running here"),
     Row("lsp list --json", (get("W/lsps"),), out="[]"),
     Row("lsp logs none", (get("W/lsps/log", name="none"),), 4, err="no language server of that name"),

@@ -255,7 +255,7 @@ def test_a_server_that_exits_after_it_was_found_is_replaced(
     """The server responds, and has exited when the workspace is opened (C-46)."""
     gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
     tries = iter([gone])
-    monkeypatch.setattr(server_connection, "gives_way", lambda *_: False)
+    monkeypatch.setattr(server_connection, "replace_outdated", lambda *_: False)
     monkeypatch.setattr(server_connection, "find", lambda *given: next(tries, None) or find(*given))
     for name, value in alone.environment.items():
         monkeypatch.setenv(name, value)

@@ -18,7 +18,15 @@ import pytest
 from client.play import short_directory
 from holdfast.client.address import Address
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
-from holdfast.client.locate import TAKEN, ServerLocation, find, find_or_start, locate, secure_directory, serve_command
+from holdfast.client.locate import (
+    EXIT_ADDRESS_IN_USE,
+    ServerLocation,
+    find,
+    find_or_start,
+    locate,
+    secure_directory,
+    serve_command,
+)
 from holdfast.client.paths import BadHost, data_directory, parse_host, socket_directories, socket_names, socket_path
 
 SERVER = """
@@ -201,7 +209,7 @@ def test_a_server_is_started_and_then_found(stage: Stage) -> None:
 def test_a_server_of_an_earlier_version_is_the_process_in_the_lock_file(stage: Stage) -> None:
     """It does not name its data directory. Its process id may have been that of another server before."""
     with pytest.raises(StartFailed, match="in time"):
-        find_or_start(stage.where, command=stage.command(0, "earlier"), patience=1.0)
+        find_or_start(stage.where, command=stage.command(0, "earlier"), timeout=1.0)
     ((process, _),) = stage.started()
     for lines, written_at in (
         ((), None),
@@ -260,7 +268,7 @@ def test_of_many_starters_one_starts(stage: Stage) -> None:
     assert len(stage.started()) == 1
 
 
-def test_a_start_that_dies_is_told_with_its_last_words(stage: Stage) -> None:
+def test_a_failed_start_reports_the_last_log_lines(stage: Stage) -> None:
     log = stage.data / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("words of an earlier start\n")
@@ -272,7 +280,7 @@ def test_a_start_that_dies_is_told_with_its_last_words(stage: Stage) -> None:
 
 
 def test_a_start_that_dies_in_silence(stage: Stage) -> None:
-    with pytest.raises(StartFailed, match="said nothing"):
+    with pytest.raises(StartFailed, match="printed no message"):
         find_or_start(stage.where, command=[sys.executable, "-I", "-c", ""])
 
 
@@ -300,7 +308,7 @@ def test_a_program_that_is_not_there(stage: Stage) -> None:
 
 def test_a_start_that_takes_too_long(stage: Stage) -> None:
     with pytest.raises(StartFailed, match="in time"):
-        find_or_start(stage.where, command=stage.command(unready=10**9), patience=1.0)
+        find_or_start(stage.where, command=stage.command(unready=10**9), timeout=1.0)
 
 
 LEAVING = f"""
@@ -310,7 +318,7 @@ try:
     os.rmdir(place)
 except FileNotFoundError:
     os.execv(command[0], command)
-sys.exit({TAKEN})
+sys.exit({EXIT_ADDRESS_IN_USE})
 """
 
 
@@ -325,9 +333,9 @@ def test_a_server_that_is_leaving_is_followed_by_another(stage: Stage) -> None:
 
 
 def test_a_server_that_does_not_answer_and_does_not_leave(stage: Stage) -> None:
-    program = f"import sys; print('words of the one'); sys.exit({TAKEN})"
+    program = f"import sys; print('words of the one'); sys.exit({EXIT_ADDRESS_IN_USE})"
     with pytest.raises(StartFailed, match=r"(?s)in the way.*words of the one$"):
-        find_or_start(stage.where, command=[sys.executable, "-I", "-u", "-c", program], patience=0.3)
+        find_or_start(stage.where, command=[sys.executable, "-I", "-u", "-c", program], timeout=0.3)
 
 
 def test_a_log_that_cannot_be_written_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +352,7 @@ def test_another_starter_that_does_not_get_ready(stage: Stage) -> None:
     with open(f"{stage.socket}.start", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StartFailed, match="Another client"):
-            find_or_start(stage.where, command=stage.command(), patience=0.02)
+            find_or_start(stage.where, command=stage.command(), timeout=0.02)
     assert stage.started() == []
 
 

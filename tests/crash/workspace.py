@@ -30,7 +30,7 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
-from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
+from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
 from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import Gate, SimpleTool, until
@@ -234,7 +234,7 @@ class Stage:
     async def open(self, ledger: Ledger) -> None:
         path = Path(self.life.folder) / "project"
         path.mkdir(exist_ok=True)
-        parts = WorkspaceParts(
+        parts = FixedServices(
             ledger,
             FixedModels(_Actor(self), _Actor(self)),
             FixedTools([*self._tools(), Agent(), WriteFile()]),
@@ -243,7 +243,7 @@ class Stage:
             counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
             subagent_types={"task": SubagentType(FixedTools(self._tools()))},
-            judge=lambda _path: self._judge,
+            judge=self._judge,
         )
         self._workspace = await open_workspace(str(path), parts)
 

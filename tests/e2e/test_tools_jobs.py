@@ -139,7 +139,7 @@ async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> 
 
 async def _close(server: Server, workspace: WorkspaceId) -> None:
     handle = server.manager.handle(workspace)
-    await server.manager.app.close_workspace(handle.workspace)
+    await server.manager.services.close_workspace(handle.workspace)
 
 
 async def test_a_deleted_session_takes_its_jobs_along() -> None:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.acp.approvals import answer_in, form_of, options_of, question_call, question_options, request_of
+from holdfast.acp.approvals import (
+    elicitation_params,
+    form_answers,
+    permission_options,
+    permission_params,
+    question_call,
+    question_options,
+)
 from holdfast.acp.session_updates import SessionUpdates
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind, QuestionRequest
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
@@ -32,7 +39,7 @@ def _text(text: str) -> Json:
 
 
 def test_a_permission_is_shown_with_all_that_is_known_of_it() -> None:
-    asked = request_of(_ask(why="It is new.", rules=("bash(make *)", "bash(x)")), _narrator(), "/w")
+    asked = permission_params(_ask(why="It is new.", rules=("bash(make *)", "bash(x)")), _narrator(), "/w")
     assert asked["sessionId"] == S
     assert asked["toolCall"] == {
         "toolCallId": CALL,
@@ -51,7 +58,7 @@ def test_a_permission_is_shown_with_all_that_is_known_of_it() -> None:
 
 
 def test_what_has_no_reason_and_no_rule_has_neither() -> None:
-    asked = request_of(_ask(description=""), _narrator(), "/w")
+    asked = permission_params(_ask(description=""), _narrator(), "/w")
     assert asked["toolCall"]["content"] == []
     assert [option["optionId"] for option in asked["options"]] == ["allow", "allow_session", "deny"]
 
@@ -61,17 +68,17 @@ def test_a_change_is_shown_as_the_server_would_make_it() -> None:
     params = {"file_path": "/w/a.py", "old_content": "1\nx\n", "new_content": "1\ny\n"}
     call = '{"file_path": "a.py", "old_string": "x", "new_string": "y"}'
     for narrator, raw in ((_narrator("edit", call), {"file_path": "a.py", "old_string": "x", "new_string": "y"}),):
-        told = request_of(_ask("edit", description="", params=params), narrator, "/w")["toolCall"]
+        told = permission_params(_ask("edit", description="", params=params), narrator, "/w")["toolCall"]
         assert told["content"] == [{"type": "diff", "path": "/w/a.py", "oldText": "1\nx\n", "newText": "1\ny\n"}]
         assert (told["title"], told["kind"], told["locations"]) == ("edit a.py", "edit", [{"path": "/w/a.py"}])
         assert told["rawInput"] == raw
-    bash = request_of(_ask(params={**params, "command": "make"}), _narrator(), "/w")["toolCall"]
+    bash = permission_params(_ask(params={**params, "command": "make"}), _narrator(), "/w")["toolCall"]
     assert [item["type"] for item in bash["content"]] == ["content"], "only what edits files has a difference"
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(60, False), (61, True)])
 def test_rules_that_are_too_long_for_a_button_are_cut(length: int, is_cut: bool) -> None:
-    name = options_of(_ask(rules=("x" * length,)))["allow_always"][0]
+    name = permission_options(_ask(rules=("x" * length,)))["allow_always"][0]
     assert name == "Always allow " + ("x" * 59 + "…" if is_cut else "x" * length)
 
 
@@ -108,7 +115,7 @@ def _batch(*questions: Question, title: str = "") -> QuestionRequest:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_field_of_a_form(kind: QuestionKind) -> None:
     described, plain = _question(kind), _question(kind, "2", "")
-    form = form_of(_batch(described, plain), S)
+    form = elicitation_params(_batch(described, plain), S)
     schema = {
         "type": "object",
         "properties": {
@@ -127,9 +134,9 @@ def test_a_field_of_a_form(kind: QuestionKind) -> None:
 
 def test_the_title_of_a_form() -> None:
     one, two = _question("yes_no"), _question("free_text", "2")
-    assert form_of(_batch(one), S)["message"] == "Which?"
-    assert form_of(_batch(one, title="Sure?"), S)["message"] == "Sure?"
-    assert form_of(_batch(one, two, title="Sure?"), S)["message"] == "Sure?"
+    assert elicitation_params(_batch(one), S)["message"] == "Which?"
+    assert elicitation_params(_batch(one, title="Sure?"), S)["message"] == "Sure?"
+    assert elicitation_params(_batch(one, two, title="Sure?"), S)["message"] == "Sure?"
 
 
 @pytest.mark.parametrize("kind", OFFERED)
@@ -165,11 +172,11 @@ ANSWERS: list[tuple[QuestionKind, object, QuestionAnswer]] = [
 @pytest.mark.parametrize(("kind", "value", "answer"), ANSWERS)
 def test_what_was_filled_in_is_the_answer(kind: QuestionKind, value: object, answer: QuestionAnswer) -> None:
     other = _question("yes_no", "other")
-    assert answer_in(_batch(_question(kind), other), {"q": value, "other": True}) == [
+    assert form_answers(_batch(_question(kind), other), {"q": value, "other": True}) == [
         answer,
         QuestionAnswer("other", yes=True),
     ]
-    assert answer_in(_batch(_question(kind)), {}) == [SKIPPED]
+    assert form_answers(_batch(_question(kind)), {}) == [SKIPPED]
 
 
 def test_every_type_of_question_is_here() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.acp.approvals import options_of
+from holdfast.acp.approvals import permission_options
 from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 
@@ -22,7 +22,7 @@ def test_always_is_never_the_first_option_nor_the_first_of_its_kind(rules: tuple
         run_id=RunId("r"),
         rules=rules,
     )
-    options = options_of(ask)
+    options = permission_options(ask)
     assert next(iter(options)) == "allow"
     assert next(name for name, (_, kind) in options.items() if kind == "allow_always") == "allow_session"
     assert ("allow_always" in options) is bool(rules)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.acp.session_updates import SessionUpdates
-from holdfast.acp.tool_calls import change_of, places_of, result_of
+from holdfast.acp.tool_calls import call_locations, file_diffs, result_update
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -61,7 +61,7 @@ def test_a_call_from_its_first_letter_to_its_result() -> None:
     assert narrator.message(_message(_call('{"file_', finished=False))) == [
         {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "view", "kind": "read", "status": "pending"}
     ]
-    assert narrator.call(C) == (ToolCall(C, "view", '{"file_', False), "1")
+    assert narrator.tool_call(C) == (ToolCall(C, "view", '{"file_', False), "1")
     whole = _message(_call({"file_path": "a.py"}))
     assert narrator.message(whole) == [
         {
@@ -76,13 +76,13 @@ def test_a_call_from_its_first_letter_to_its_result() -> None:
     ]
     assert narrator.message(whole) == [], "what was told is not told again"
     update = {"sessionUpdate": "tool_call_update", "toolCallId": "1"}
-    assert narrator.waiting(C, is_open=True) == [{**update, "status": "pending"}]
-    assert narrator.waiting(C, is_open=True) == []
-    assert narrator.waiting(C, is_open=False) == [{**update, "status": "in_progress"}]
+    assert narrator.permission_status(C, is_open=True) == [{**update, "status": "pending"}]
+    assert narrator.permission_status(C, is_open=True) == []
+    assert narrator.permission_status(C, is_open=False) == [{**update, "status": "in_progress"}]
     done = {**update, "status": "completed", "content": [_block("```\nok\n```")], "rawOutput": {"content": "ok"}}
     assert _taken(narrator, _result()) == [done]
     assert _taken(narrator, _result()) == []
-    assert narrator.waiting(C, is_open=True) == narrator.closed("failed") == [], "it has ended"
+    assert narrator.permission_status(C, is_open=True) == narrator.run_ended("failed") == [], "it has ended"
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_a_call_from_its_first_letter_to_its_result() -> None:
 def test_a_run_that_ends_ends_its_calls(outcome: str, status: str) -> None:
     narrator = SessionUpdates(S, "/w")
     narrator.message(_message(_call({})))
-    assert [update["status"] for update in narrator.closed(outcome)] == [status]
-    assert narrator.closed("cancelled") == narrator.waiting(C, is_open=True) == []
+    assert [update["status"] for update in narrator.run_ended(outcome)] == [status]
+    assert narrator.run_ended("cancelled") == narrator.permission_status(C, is_open=True) == []
 
 
 def test_what_nobody_was_told_of_has_no_updates() -> None:
     narrator = SessionUpdates(S, "/w")
     assert _taken(narrator, _result()) == []
     assert narrator.output(ToolOutput(S, M, C, 0, "x")) == []
-    assert narrator.helper(C, _message(_call({}))) == []
-    assert narrator.waiting(C, is_open=True) == []
-    assert narrator.call(C) == (None, C)
+    assert narrator.subagent_steps(C, _message(_call({}))) == []
+    assert narrator.permission_status(C, is_open=True) == []
+    assert narrator.tool_call(C) == (None, C)
     assert narrator.delta(MessageDelta(S, M, 0, 0, "x")) == []
     assert narrator.part(MessagePart(S, M, 0, TextPart(Text("x")))) == []
 
@@ -123,7 +123,7 @@ def test_calls_with_the_same_id_have_names_of_their_own() -> None:
     for number in range(3):
         updates = narrator.message(_message(_call({}), id=f"m{number}"))
         names += [update["toolCallId"] for update in updates]
-        assert narrator.call(C)[1] == names[-1]
+        assert narrator.tool_call(C)[1] == names[-1]
     assert names[0] == "1"
     assert len(set(names)) == 3
 
@@ -143,15 +143,15 @@ def test_output_grows_until_the_call_ends() -> None:
 def test_the_steps_of_a_helper_are_those_of_its_call() -> None:
     narrator = SessionUpdates(S, "/w")
     narrator.message(_message(_call({"prompt": "look"}, "agent")))
-    assert narrator.helper(C, _message(_call({"pattern": "x"}, "grep", finished=False), id="h")) == []
+    assert narrator.subagent_steps(C, _message(_call({"pattern": "x"}, "grep", finished=False), id="h")) == []
     shown = ""
     for number in range(13):
-        (told,) = narrator.helper(C, _message(_call({"command": f"make {number}"}, "bash"), id=f"h{number}"))
+        (told,) = narrator.subagent_steps(C, _message(_call({"command": f"make {number}"}, "bash"), id=f"h{number}"))
         shown = told["content"][0]["content"]["text"]
     assert shown.split("\n") == [f"- bash: make {number}" for number in range(1, 13)]
     _taken(narrator, _result(name="agent"))
     narrator.message(_message(_call({"prompt": "look"}, "agent"), id="m2"))
-    (told,) = narrator.helper(C, _message(_call({"command": "make 1"}, "bash"), id="h"))
+    (told,) = narrator.subagent_steps(C, _message(_call({"command": "make 1"}, "bash"), id="h"))
     assert told["content"] == [_block("- bash: make 1")]
 
 
@@ -176,18 +176,18 @@ def test_of_a_session_only_what_has_changed_is_told() -> None:
         {"sessionUpdate": "plan", "entries": entries},
         {"sessionUpdate": "session_info_update", "title": "Title"},
     ]
-    assert narrator.session_now(session) == plan_and_title, "without a window nobody knows how full it is"
+    assert narrator.session_state(session) == plan_and_title, "without a window nobody knows how full it is"
     size = {"sessionUpdate": "usage_update", "used": 15, "size": 100, "cost": {"amount": 0.123457, "currency": "USD"}}
-    assert narrator.session_now(session, 100) == [size]
-    assert narrator.session_now(session, 100) == []
+    assert narrator.session_state(session, 100) == [size]
+    assert narrator.session_state(session, 100) == []
     dearer = _session("Title", todos=todos, prompt_tokens=10, completion_tokens=5, cost=1)
-    assert [update["cost"]["amount"] for update in narrator.session_now(dearer, 100)] == [1]
+    assert [update["cost"]["amount"] for update in narrator.session_state(dearer, 100)] == [1]
     empty = _session("", cost=1, prompt_tokens=10, completion_tokens=5)
-    assert narrator.session_now(empty, 100) == [
+    assert narrator.session_state(empty, 100) == [
         {"sessionUpdate": "plan", "entries": []},
         {"sessionUpdate": "session_info_update", "title": ""},
     ]
-    assert SessionUpdates(S, "/w").session_now(_session(""), 100) == []
+    assert SessionUpdates(S, "/w").session_state(_session(""), 100) == []
 
 
 # Messages
@@ -199,7 +199,7 @@ def test_who_is_shown_what(is_own: bool, is_replay: bool) -> None:
     """What the editor has sent it shows already, unless it was restarted; so with the reason of a failure."""
     narrator = SessionUpdates(S, "/w")
     if is_own:
-        narrator.own.add(RunId("r"))
+        narrator.own_runs.add(RunId("r"))
     image = BinaryPart(Binary("a.png", "image/png", b"\0"))
     parts = (TextPart(Text("hello")), image, BinaryPart(Binary("a.txt", "text/plain", b"x")))
     told = narrator.message(_message(*parts, id="u", role="user"), is_replay=is_replay)
@@ -272,13 +272,13 @@ def test_a_part_is_put_where_it_belongs() -> None:
     ],
 )
 def test_what_a_call_changes(asked: Json, told: Json, changes: list[tuple[str | None, str]]) -> None:
-    assert [(item.get("oldText"), item["newText"]) for item in change_of(asked, told, "/w")] == changes
-    assert all(item["type"] == "diff" and item["path"] == "/w/a" for item in change_of(asked, told, "/w"))
+    assert [(item.get("oldText"), item["newText"]) for item in file_diffs(asked, told, "/w")] == changes
+    assert all(item["type"] == "diff" and item["path"] == "/w/a" for item in file_diffs(asked, told, "/w"))
 
 
 @pytest.mark.parametrize(("offset", "line"), [(1, 1), (7, 7), (0, None), (-1, None), (True, None), ("3", None)])
 def test_the_line_of_a_place(offset: object, line: int | None) -> None:
-    assert places_of({"file_path": "a", "offset": offset}, "/w")[0].get("line") == line
+    assert call_locations({"file_path": "a", "offset": offset}, "/w")[0].get("line") == line
 
 
 RESULTS: list[tuple[str, Json, ToolResult, list[Json]]] = [
@@ -315,7 +315,7 @@ RESULTS: list[tuple[str, Json, ToolResult, list[Json]]] = [
 @pytest.mark.parametrize(("tool", "asked", "result", "content"), RESULTS)
 def test_what_a_result_shows(tool: str, asked: Json, result: ToolResult, content: list[Json]) -> None:
     call = ToolCall(C, tool, json.dumps(asked), finished=True)
-    assert result_of(call, result, "/w") == {
+    assert result_update(call, result, "/w") == {
         "status": "failed" if result.is_error else "completed",
         "content": content,
         "rawOutput": {"content": result.content},
@@ -324,7 +324,7 @@ def test_what_a_result_shows(tool: str, asked: Json, result: ToolResult, content
 
 @pytest.mark.parametrize(("length", "left_out"), [(32_000, 0), (32_001, 1), (40_000, 8_000)])
 def test_a_long_result_is_cut_in_the_middle(length: int, left_out: int) -> None:
-    told = result_of(ToolCall(C, "fetch", "{}", finished=True), _result("x" * length, name="fetch"), "/w")
+    told = result_update(ToolCall(C, "fetch", "{}", finished=True), _result("x" * length, name="fetch"), "/w")
     text = told["rawOutput"]["content"]
     middle = f"\n\n… {left_out} characters are left out …\n\n" if left_out else ""
     assert text == "x" * 16_000 + middle + "x" * 16_000
@@ -360,7 +360,7 @@ def test_titles(tool: str, asked: Json, title: str) -> None:
     ],
 )
 def test_places(asked: Json, places: list[str]) -> None:
-    assert [place["path"] for place in places_of(asked, "/w")] == places
+    assert [place["path"] for place in call_locations(asked, "/w")] == places
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.markdown_document import Value, parse, texts
+from holdfast.extensions.markdown_document import Value, parse, split_list
 
 LONG = "x" * 70_000
 
@@ -89,7 +89,7 @@ def test_lines_and_ends_of_lines() -> None:
     ],
 )
 def test_lists_of_texts(value: Value, means: tuple[str, ...]) -> None:
-    assert texts(value) == means
+    assert split_list(value) == means
 
 
 @given(st.text(alphabet="ab:-# \n\t'\"[]{}|>,\\é", max_size=120))

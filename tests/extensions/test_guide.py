@@ -10,7 +10,7 @@ import pytest
 from e2e.home import Home, written
 from e2e.tool_client import bash, tool_client
 from holdfast.domain.messages import text_of
-from holdfast.extensions.hooks.hook_process import HookResult, understood
+from holdfast.extensions.hooks.hook_process import HookResult, parse_output
 from server.helpers import prompt
 
 GUIDE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
@@ -49,10 +49,10 @@ async def test_the_files_of_the_guide(home: Home) -> None:
 
 
 def test_the_words_of_hooks() -> None:
-    assert understood("PreToolUse", 0, CRUSH, "") == HookResult(
+    assert parse_output("PreToolUse", 0, CRUSH, "") == HookResult(
         "deny", reason="Use make instead.", context="The build takes a minute."
     )
-    assert understood("PreToolUse", 0, CLAUDE, "") == HookResult("allow", patch={"command": "make -j2"})
+    assert parse_output("PreToolUse", 0, CLAUDE, "") == HookResult("allow", patch={"command": "make -j2"})
     assert set(json.loads(EVENT)) == {
         "event", "hook_event_name", "session_id", "run_id", "cwd", "tool_name", "tool_use_id", "tool_input",
     }  # fmt: skip

@@ -78,14 +78,14 @@ async def test_every_field_of_the_note_of_a_command(
     path = place.write(_folder(place, owner, "commands") / "review.md", _without(COMMAND, keys, "allowed-tools"))
     ground = _ground(place)
     commands = Commands(ground, place.environment)
-    (command,) = (await commands.fresh()).usable
+    (command,) = (await commands.rescan()).usable
     if is_trusted:
         ground.configuration.trust.trust_files({command.path: command.digest}, at=1.0)
     needed = tuple(key for key, name in (("model", "model"), ("allowed-tools", "tools")) if name in keys)
     withheld = needed if owner == "project" and not is_trusted else ()
     model = "small" if "model" in keys and not withheld else ""
     allowed = ("view", "grep") if "tools" in keys and not withheld else ()
-    (note,) = await commands.listed()
+    (note,) = await commands.list_all()
     assert _fields(note) == {
         "name": "review",
         "source": owner,
@@ -97,7 +97,7 @@ async def test_every_field_of_the_note_of_a_command(
         "allowed_tools": allowed,
         "withheld": withheld,
     }
-    brief = await commands.brief("/review now")
+    brief = await commands.expand("/review now")
     assert brief is not None
     assert (brief.model, brief.allow) == (model, allowed), "what is listed is what has an effect"
 
@@ -110,7 +110,7 @@ async def test_every_field_of_the_note_of_an_agent(
     path = place.write(_folder(place, owner, "agents") / "scout.md", _without(AGENT, keys, "tools"))
     ground = _ground(place)
     agents = Agents(ground, place.environment)
-    (agent,) = (await agents.fresh()).usable
+    (agent,) = (await agents.rescan()).usable
     if is_trusted:
         ground.configuration.trust.trust_files({agent.path: agent.digest}, at=1.0)
     needed = ("tools", *(("model",) if "model" in keys else ()))

@@ -13,7 +13,7 @@ from holdfast.domain.runs import Prompt
 from holdfast.engine.ports import Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.workspace import WorkspaceParts, open_workspace
+from holdfast.runtime.workspace import FixedServices, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Tape
@@ -31,7 +31,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     ledger = SqliteLedger(data_dir)
     settings = EngineSettings(titles=False, retry_first=30.0, retry_longest=30.0)
     workspace = await open_workspace(
-        project, WorkspaceParts(ledger, FixedModels(model), settings=settings, wrap_outlet=wrap_outlet)
+        project, FixedServices(ledger, FixedModels(model), settings=settings, wrap_outlet=wrap_outlet)
     )
     session = (await workspace.sessions.create()).id
     await workspace.inputs.submit(Prompt(session, "one", run_id=RunId("r1")))

@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.ids import SessionId
 from holdfast.domain.settings import Attribution, Options, Settings
 from holdfast.engine.settings import EngineSettings
-from holdfast.runtime.engine_settings import engine_settings, lookout_for, own_files
+from holdfast.runtime.engine_settings import context_loader, engine_settings, own_files
 
 GIVEN = EngineSettings(grace=9.0, margin=8.0, closing=7.0, cancel_write=6.0, parallel_tools=3, titles=False)
 
@@ -85,8 +85,8 @@ async def test_what_a_model_is_told_follows_the_settings(tmp_path: Path, style: 
         asked.append("notes")
         return ("a note of an extension",)
 
-    context_loader = lookout_for(str(tmp_path / "project"), lambda: settings, {"HOME": str(tmp_path)}, notes, first)
-    place = await context_loader.load(SessionId("s"))
+    loader = context_loader(str(tmp_path / "project"), lambda: settings, {"HOME": str(tmp_path)}, notes, first)
+    place = await loader.load(SessionId("s"))
     assert place.trailer == TRAILERS[style]
     assert place.notes == ("a note of an extension",)
     assert {file.text for file in place.context} == {"the rules of the project", "my own rules"}

@@ -1,8 +1,9 @@
 """A workspace or a server that cannot be opened leaves nothing open, and closing goes on where one part fails."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,69 +12,76 @@ from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, WorkspaceCl
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.runs import Prompt
-from holdfast.engine.ports import Ledger, Outlet
+from holdfast.engine.approvals import Approvals
+from holdfast.engine.run_context import RunContext
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
-from holdfast.runtime.workspace import App, Services, Workspace, WorkspaceParts
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.runtime import services as services_module
+from holdfast.runtime.services import ServerServices, WorkspaceServices
+from holdfast.runtime.workspace import FixedServices, Workspace
 from holdfast.testing.gates import Gate, start
 
-STAGES = ("furnish", "parts", "can answer", "engine")
+STAGES = ("services", "run context", "can answer", "start")
 
 
 class Broken(HoldfastError):
     """It broke, as it was told to."""
 
 
-class Shop:
-    """Furnishes workspaces; breaks where a test wants it to, and notes what is open and what was closed."""
+class BreakableServer(ServerServices):
+    """Fails where a test wants it to, and records which services are open and which were closed."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, data_dir: Path) -> None:
         self.breaks: set[str] = set()
         self.open: list[str] = []
         self.closed: list[str] = []
         self.answers = Gate(is_open=True)
+        super().__init__(data_dir)
 
     def reach(self, stage: str) -> None:
         if stage in self.breaks:
             raise Broken
 
-    def furnish(self, record: WorkspaceRecord, _: Mapping[str, str]) -> Services:
-        self.reach("furnish")
+    def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
+        self.reach("services")
         self.open.append(record.path)
-        return Shelf(self, record.path)
+        model = ScriptedModel(lambda _: Step((Say("done"),)))
+        settings = EngineSettings(titles=False)
+        return BreakableServices(
+            self, record.path, FixedServices(self.ledger, ScriptedModels(model), settings=settings)
+        )
 
-    async def close(self) -> None:
-        self.closed.append("shop")
-        self.reach("close shop")
+    async def close_parts(self) -> None:
+        self.closed.append("server")
+        await super().close_parts()
+        self.reach("close server")
 
 
-class Shelf:
-    def __init__(self, shop: Shop, path: str) -> None:
-        self.shop = shop
+class BreakableServices:
+    def __init__(self, server: BreakableServer, path: str, fixed: FixedServices) -> None:
+        self.server = server
         self.path = path
+        self.fixed = fixed
 
-    def parts(self) -> WorkspaceParts:
-        self.shop.reach("parts")
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self.fixed, name)
 
-        def wrap_outlet(outlet: Outlet) -> Outlet:
-            self.shop.reach("engine")
-            return outlet
-
-        models = ScriptedModels(ScriptedModel(lambda _: Step((Say("done"),))))
-        return WorkspaceParts(self.shop.ledger, models, settings=EngineSettings(titles=False), wrap_outlet=wrap_outlet)
+    def run_context(self, record: WorkspaceRecord, approvals: Approvals) -> RunContext:
+        self.server.reach("run context")
+        return self.fixed.run_context(record, approvals)
 
     async def can_answer(self, _: Collection[str]) -> bool:
-        await self.shop.answers()
-        self.shop.reach("can answer")
+        await self.server.answers()
+        self.server.reach("can answer")
         return True
 
+    def start(self) -> None:
+        self.server.reach("start")
+
     async def close(self) -> None:
-        self.shop.open.remove(self.path)
-        self.shop.closed.append(Path(self.path).name)
-        self.shop.reach(f"close {Path(self.path).name}")
+        self.server.open.remove(self.path)
+        self.server.closed.append(Path(self.path).name)
+        self.server.reach(f"close {Path(self.path).name}")
 
 
 class Place:
@@ -85,20 +93,12 @@ class Place:
         for project in self.projects:
             project.mkdir()
 
-    def app(self) -> tuple[App, Shop]:
-        shops: list[Shop] = []
-
-        def furnisher(ledger: Ledger) -> Shop:
-            shops.append(Shop(ledger))
-            return shops[0]
-
-        app = App(self.data, furnisher)
-        return app, shops[0]
+    def server(self) -> BreakableServer:
+        return BreakableServer(self.data)
 
     async def assert_free(self) -> None:
         """Nobody has the data directory: it can be opened at once."""
-        app, _ = self.app()
-        await app.close()
+        await self.server().close()
 
 
 @pytest.fixture
@@ -106,78 +106,84 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-async def test_a_server_that_cannot_be_furnished_gives_its_directory_back(place: Place) -> None:
-    def furnisher(_: Ledger) -> Shop:
+async def test_a_server_whose_parts_cannot_be_made_gives_its_directory_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
         raise Broken
 
-    with pytest.raises(Broken):
-        App(place.data, furnisher)
-    await place.assert_free()
+    for part in ("Guard", "ModelDiscovery", "WebClient", "PrivateGit"):
+        with monkeypatch.context() as patch:
+            patch.setattr(services_module, part, refuse)
+            with pytest.raises(Broken):
+                ServerServices(place.data)
+        await place.assert_free()
 
 
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(place: Place, stage: str) -> None:
     """Who asks again gets a new attempt."""
     await _leave_a_waiting_run(place)
-    app, shop = place.app()
-    shop.breaks = {stage}
+    server = place.server()
+    server.breaks = {stage}
     for _ in range(2):
         with pytest.raises(Broken):
-            await app.workspace(place.projects[0], unattended=True)
-        assert shop.open == []
-    assert shop.closed == ([] if stage == "furnish" else ["one", "one"])
-    shop.breaks = set()
-    workspace = await app.workspace(place.projects[0], unattended=True)
-    assert shop.open == [str(place.projects[0])]
+            await server.open_workspace(place.projects[0], unattended=True)
+        assert server.open == []
+    assert server.closed == ([] if stage == "services" else ["one", "one"])
+    server.breaks = set()
+    workspace = await server.open_workspace(place.projects[0], unattended=True)
+    assert server.open == [str(place.projects[0])]
     for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
-    await app.close()
-    assert shop.open == []
+    await server.close()
+    assert server.open == []
     await place.assert_free()
 
 
 async def _leave_a_waiting_run(place: Place) -> None:
     """One that had not begun when its server stopped."""
-    app, _ = place.app()
-    workspace = await app.workspace(place.projects[0])
+    server = place.server()
+    opened: list[Workspace] = []
+    # The lane is stopped at the moment in which it accepts the prompt: the run is parked.
+    workspace = await server.open_workspace(place.projects[0], on_busy=lambda _: _close_if_busy(opened))
+    opened.append(workspace)
     session = await workspace.sessions.create()
-    submitted = start(workspace.inputs.submit(Prompt(session.id, "go", run_id=RunId("r1"))))
-    # The lane is told to stop in the same moment in which it accepts: the run is parked.
-    workspace.engine.on_busy = lambda is_busy: _close_if(workspace, is_busy=is_busy)
-    await submitted
-    await app.close()
+    await workspace.inputs.submit(Prompt(session.id, "go", run_id=RunId("r1")))
+    await server.close()
 
 
-def _close_if(workspace: Workspace, *, is_busy: bool) -> None:
-    if is_busy:
-        start(workspace.engine.close())
+def _close_if_busy(opened: list[Workspace]) -> None:
+    for workspace in opened:
+        if workspace.is_busy():
+            start(workspace.engine.close())
 
 
-@pytest.mark.parametrize("fails", ["", "close one", "close two", "close shop"])
+@pytest.mark.parametrize("fails", ["", "close one", "close two", "close server"])
 async def test_everything_is_closed_also_if_one_part_fails(place: Place, fails: str) -> None:
-    app, shop = place.app()
+    server = place.server()
     for project in place.projects:
-        await app.workspace(project)
-    shop.breaks = {fails}
+        await server.open_workspace(project)
+    server.breaks = {fails}
     if fails:
         with pytest.raises(Broken):
-            await app.close()
+            await server.close()
     else:
-        await app.close()
-    assert sorted(shop.closed[:2]) == ["one", "two"]
-    assert shop.closed[2:] == ["shop"], "what workspaces share is closed after them"
+        await server.close()
+    assert sorted(server.closed[:2]) == ["one", "two"]
+    assert server.closed[2:] == ["server"], "what workspaces share is closed after them"
     await place.assert_free()
 
 
 async def test_closing_waits_for_nothing_that_is_being_opened(place: Place) -> None:
     """What it had is closed, and who waits for it is told why it does not come."""
     await _leave_a_waiting_run(place)
-    app, shop = place.app()
-    shop.answers.shut()
-    opening = start(app.workspace(place.projects[0], unattended=True))
-    await shop.answers.reached.wait()
-    await app.close()
-    assert shop.closed == ["one", "shop"]
+    server = place.server()
+    server.answers.shut()
+    opening = start(server.open_workspace(place.projects[0], unattended=True))
+    await server.answers.reached.wait()
+    await server.close()
+    assert server.closed == ["one", "server"]
     with pytest.raises(WorkspaceClosing):
         await opening
     await place.assert_free()
@@ -185,34 +191,34 @@ async def test_closing_waits_for_nothing_that_is_being_opened(place: Place) -> N
 
 async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> None:
     await _leave_a_waiting_run(place)
-    app, shop = place.app()
-    shop.answers.shut()
-    first = start(app.workspace(place.projects[0], unattended=True))
-    await shop.answers.reached.wait()
-    second = start(app.workspace(place.projects[0]))
+    server = place.server()
+    server.answers.shut()
+    first = start(server.open_workspace(place.projects[0], unattended=True))
+    await server.answers.reached.wait()
+    second = start(server.open_workspace(place.projects[0]))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    shop.answers.open()
+    server.answers.open()
     workspace = await second
     for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
-    assert len(shop.open) == 1
-    await app.close()
+    assert len(server.open) == 1
+    await server.close()
 
 
-async def test_the_streams_of_a_workspace_end_also_if_its_furniture_cannot_be_closed(place: Place) -> None:
-    app, shop = place.app()
-    workspace = await app.workspace(place.projects[0])
+async def test_the_streams_of_a_workspace_end_also_if_its_services_cannot_be_closed(place: Place) -> None:
+    server = place.server()
+    workspace = await server.open_workspace(place.projects[0])
     reader = start(_read(workspace.bus.subscribe(None)))
-    shop.breaks = {"close one"}
+    server.breaks = {"close one"}
     with pytest.raises(Broken):
-        await app.close_workspace(workspace)
+        await server.close_workspace(workspace)
     await reader
-    shop.breaks = set()
-    again = await app.workspace(place.projects[0])
+    server.breaks = set()
+    again = await server.open_workspace(place.projects[0])
     assert again is not workspace
-    await app.close()
+    await server.close()
 
 
 async def _read(stream: Subscription) -> None:
@@ -242,61 +248,58 @@ class Closing:
         return close
 
 
-OUTFIT = ("scan", "jobs", "extensions", "choice", "refresher")
+SERVICES = ("git_scan", "jobs", "extensions", "selected_models", "token_refresher")
 """In the order in which they are closed: nothing is looked at or run when what it needs goes."""
 
 
-@pytest.mark.parametrize("fails", ["", *OUTFIT])
-async def test_an_outfit_closes_all_it_has(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = SqliteLedger(tmp_path / "data")
-    house = ServerServices(tmp_path / "data", ledger, ServiceOverrides())
-    services = WorkspaceServices(house, await ledger.open_workspace(str(tmp_path)), {})
-    assert closable(services) == {*OUTFIT, "git"}, "git is the house's"
+@pytest.mark.parametrize("fails", ["", *SERVICES])
+async def test_workspace_services_close_all_parts(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerServices(tmp_path / "data")
+    record = await server.ledger.open_workspace(str(tmp_path))
+    services = WorkspaceServices(server, record, {}, lambda _: None)
+    assert closable(services) == {*SERVICES, "git", "ledger"}, "git and the ledger are the server's"
     closing = Closing(fails)
-    for name in OUTFIT:
+    for name in SERVICES:
         monkeypatch.setattr(getattr(services, name), "close", closing.of(name))
     if fails:
         with pytest.raises(Broken):
             await services.close()
     else:
         await services.close()
-    assert closing.names == list(OUTFIT)
+    assert closing.names == list(SERVICES)
     monkeypatch.undo()
     await services.close()
-    await house.close()
-    await ledger.close()
+    await server.close()
 
 
 @pytest.mark.parametrize("fails", ["", "guard", "discovery", "git"])
-async def test_a_house_closes_all_it_has(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = SqliteLedger(tmp_path / "data")
-    house = ServerServices(tmp_path / "data", ledger, ServiceOverrides())
-    assert closable(house) == {"guard", "discovery", "git", "ledger"}, "the ledger is the application's"
+async def test_server_services_close_all_parts(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerServices(tmp_path / "data")
+    assert closable(server) == {"guard", "discovery", "git", "ledger"}, "the ledger is closed after the others"
     closing = Closing(fails)
     for name in ("guard", "discovery"):
-        monkeypatch.setattr(getattr(house, name), "close", closing.of(name))
+        monkeypatch.setattr(getattr(server, name), "close", closing.of(name))
 
     def close_git() -> None:
         closing.names.append("git")
         if fails == "git":
             raise Broken
 
-    monkeypatch.setattr(house.git, "close", close_git)
+    monkeypatch.setattr(server.git, "close", close_git)
     if fails:
         with pytest.raises(Broken):
-            await house.close()
+            await server.close_parts()
     else:
-        await house.close()
+        await server.close_parts()
     assert closing.names == ["guard", "discovery", "git"]
     monkeypatch.undo()
-    await house.close()
-    await ledger.close()
+    await server.close()
 
 
 async def test_a_directory_that_is_in_use_is_not_touched(place: Place) -> None:
-    app, _ = place.app()
+    server = place.server()
     with pytest.raises(DataDirectoryBusy):
-        place.app()
-    workspace = await app.workspace(place.projects[0])
+        place.server()
+    workspace = await server.open_workspace(place.projects[0])
     await workspace.sessions.create()
-    await app.close()
+    await server.close()

@@ -11,7 +11,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.errors import ProviderError
 from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, newer_catalog_file
-from holdfast.runtime.model_selection import SelectedModels, means_of
+from holdfast.runtime.model_selection import SelectedModels, model_sources
 
 OFF = {"HOLDFAST_KEYRING": "0"}
 
@@ -24,7 +24,7 @@ class Files:
         self.place.data.mkdir()
         self.configuration: Configuration = self.place.open()
         self.credentials = Credentials(str(self.place.home / "credentials.toml"), OFF)
-        self.models = SelectedModels(means_of(self.configuration, self.credentials, self.place.data))
+        self.models = SelectedModels(model_sources(self.configuration, self.credentials, self.place.data))
 
     async def large(self) -> str:
         info = (await self.models.large()).info
@@ -109,7 +109,7 @@ async def test_a_file_that_cannot_be_read_holds_the_choice(
     files = Files(tmp_path)
     files.place.user(text)
     files.configuration = files.place.open()
-    files.models = SelectedModels(means_of(files.configuration, files.credentials, files.place.data))
+    files.models = SelectedModels(model_sources(files.configuration, files.credentials, files.place.data))
     try:
         if is_held:
             with pytest.raises(ProviderError, match="No model is chosen until that is mended"):

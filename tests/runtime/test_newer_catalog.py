@@ -9,7 +9,7 @@ from holdfast.config.credentials import Credentials
 from holdfast.config.locations import locate_settings
 from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, newer_catalog_file
 from holdfast.providers.model_discovery import ModelDiscovery
-from holdfast.runtime.model_selection import SelectedModels, means_of
+from holdfast.runtime.model_selection import SelectedModels, model_sources
 
 
 async def test_an_open_workspace_notices_a_newer_catalogue(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ async def test_an_open_workspace_notices_a_newer_catalogue(tmp_path: Path) -> No
     places = locate_settings(str(tmp_path / "project"), environment, data_dir=str(tmp_path / "data"))
     configuration = Configuration(places, environment)
     discovery = ModelDiscovery()
-    means = means_of(configuration, Credentials(places.credentials_file, environment), tmp_path / "data")
+    means = model_sources(configuration, Credentials(places.credentials_file, environment), tmp_path / "data")
     models = SelectedModels(means, discovery)
 
     async def known() -> set[str]:

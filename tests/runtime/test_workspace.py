@@ -12,10 +12,10 @@ from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBus
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
-from holdfast.engine.ports import Ledger
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime.workspace import App, BareServices
+from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.tools.registry import BuiltinTools
 
 QUIET = EngineSettings(titles=False)
 
@@ -29,8 +29,9 @@ def models() -> ScriptedModels:
     return ScriptedModels(ScriptedModel(script))
 
 
-def bare(ledger: Ledger) -> BareServices:
-    return BareServices(ledger, models(), QUIET)
+def opened(data: Path) -> ServerServices:
+    """Open the services of a server with the scripted model."""
+    return ServerServices(data, ServiceOverrides(QUIET, models(), BuiltinTools(), warms_guard=False))
 
 
 @pytest.fixture
@@ -42,16 +43,16 @@ def project(tmp_path: Path) -> Path:
 
 
 async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path, project: Path) -> None:
-    app = App(tmp_path / "data", bare)
-    workspace = await app.workspace(project)
+    services = opened(tmp_path / "data")
+    workspace = await services.open_workspace(project)
     session = (await workspace.sessions.create()).id
     run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
     assert run.position == 0
     await workspace.engine.wait_until_idle(session)
-    await app.close()
+    await services.close()
 
-    again = App(tmp_path / "data", bare)
-    reopened = await again.workspace(project)
+    again = opened(tmp_path / "data")
+    reopened = await again.open_workspace(project)
     assert reopened.record.id == workspace.record.id
     assert reopened.record.newest == workspace.bus.newest, "a clean end: the numbering goes on"
     messages = await again.ledger.messages(reopened.record.id, session)
@@ -65,22 +66,24 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
 
 async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: Path, project: Path) -> None:
     """R8: at the same moment, through a link, with dots in it."""
-    app = App(tmp_path / "data", bare)
+    services = opened(tmp_path / "data")
     link = tmp_path / "link"
     link.symlink_to(project)
-    found = await asyncio.gather(*(app.workspace(path) for path in (project, link, project / ".." / "project")))
+    found = await asyncio.gather(
+        *(services.open_workspace(path) for path in (project, link, project / ".." / "project"))
+    )
     assert len({id(workspace) for workspace in found}) == 1
     with pytest.raises(BadRequest, match="not a directory"):
-        await app.workspace(project / "hello.txt")
-    await app.close()
+        await services.open_workspace(project / "hello.txt")
+    await services.close()
 
 
 async def test_a_second_server_on_the_same_data_directory_is_refused(tmp_path: Path) -> None:
     """R8: and it is told who has it."""
-    app = App(tmp_path / "data", bare)
+    services = opened(tmp_path / "data")
     with pytest.raises(DataDirectoryBusy, match=r"process \d+"):
-        App(tmp_path / "data", bare)
-    await app.close()
+        opened(tmp_path / "data")
+    await services.close()
 
 
 def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     (data / "holdfast.db").write_bytes(b"this is not a database, and it is somebody's only copy of it")
     before = (data / "holdfast.db").read_bytes()
     with pytest.raises(DatabaseDamaged, match=r"holdfast\.db"):
-        App(data, bare)
+        opened(data)
     assert (data / "holdfast.db").read_bytes() == before
 
 

@@ -18,8 +18,8 @@ from holdfast.engine.ports import Outlet
 from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.runtime.workspace import WorkspaceParts, open_workspace
-from holdfast.testing.gates import SimpleTool
+from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
+from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Tape, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
@@ -37,6 +37,7 @@ class Place:
         self.kind = "task"
         self.allowed: Exception | None = None
         self.tape: Tape
+        self.workspace: Workspace | None = None
         self.given: dict[str, object] = {}
 
     def _script(self, request: ModelRequest) -> Step:
@@ -69,7 +70,8 @@ class Place:
             "settings": EngineSettings(titles=False),
             "wrap_outlet": wrap_outlet,
         }
-        workspace = await open_workspace("/project", WorkspaceParts(**(known | others)))  # type: ignore[arg-type]
+        workspace = await open_workspace("/project", FixedServices(**(known | others)))  # type: ignore[arg-type]
+        self.workspace = workspace
         session = await workspace.sessions.create("Test")
         prompt = Prompt(session.id, "go", run_id=RunId("r1"), brief=brief, interactive=interactive)
         await workspace.inputs.submit(prompt)
@@ -211,17 +213,12 @@ async def extensions_ready(place: Place) -> None:
 async def judge(place: Place) -> None:
     asked: list[object] = []
 
-    def rules(path: str) -> Callable[[Permit], Verdict]:
-        asked.append(path)
-
-        def decide(permit: Permit) -> Verdict:
-            asked.append(permit.tool)
-            return Verdict("deny", "Because.")
-
-        return decide
+    def rules(permit: Permit) -> Verdict:
+        asked.append(permit.tool)
+        return Verdict("deny", "Because.")
 
     await place.run(judge=rules)
-    assert asked == ["/project", "tool"]
+    assert asked == ["tool"]
     assert place.allowed is not None
     assert "Because." in str(place.allowed)
 
@@ -259,8 +256,8 @@ async def rules_allow(place: Place) -> None:
         asked.append((tuple(rules), permit.tool))
         return "yes" in rules
 
-    def ask(_: str) -> Callable[[Permit], Verdict]:
-        return lambda _: Verdict("ask", insists=False)
+    def ask(_: Permit) -> Verdict:
+        return Verdict("ask", insists=False)
 
     brief = Brief("go on", allow=("yes",))
     await asyncio.wait_for(place.run(rules_allow=allow, judge=ask, brief=brief), 5)
@@ -277,6 +274,19 @@ async def named_model(place: Place) -> None:
 
     assert (await place.run(named_model=named, brief=Brief("go on", model="my/model"))).text == "by its name"
     assert "my/model" in place.seen
+
+
+async def save_rule(place: Place) -> None:
+    saved: list[str] = []
+    ask = Verdict("ask", "No rule.", ("tool(x)",))
+    running = start(place.run(save_rule=saved.append, judge=lambda _: ask, interactive=True))
+    async with asyncio.timeout(5):
+        while place.workspace is None or not place.workspace.approvals.permissions:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (request,) = place.workspace.approvals.permissions
+    await place.workspace.approvals.grant(request.id, "allow_always")
+    await running
+    assert saved == ["tool(x)"]
 
 
 ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
@@ -296,15 +306,15 @@ ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
             find_subagent_type,
             environment,
         ),
-        *(cleanup, completion_error, extensions_ready, judge, hooks, rules_allow, named_model),
+        *(cleanup, completion_error, extensions_ready, judge, hooks, rules_allow, named_model, save_rule),
     )
 }
 
 
-@pytest.mark.parametrize("name", WorkspaceParts.__struct_fields__)
+@pytest.mark.parametrize("name", FixedServices.__struct_fields__)
 async def test_every_part_is_used(name: str) -> None:
     await ROWS[name](Place())
 
 
 def test_no_row_is_for_nothing() -> None:
-    assert set(ROWS) == set(WorkspaceParts.__struct_fields__)
+    assert set(ROWS) == set(FixedServices.__struct_fields__)

@@ -1,22 +1,24 @@
-"""Every part that an engine gets is filled from what its workspace has: a table with a row for each of them."""
+"""Each dependency of a run is supplied by the services of its workspace: a table with a row for each of them."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from holdfast.domain.errors import ToolError
 from holdfast.domain.events import LiveEvent
-from holdfast.domain.ids import SessionId
+from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
-from holdfast.domain.tools import Permit
+from holdfast.domain.tools import Permit, SubagentTask, ToolContext
 from holdfast.engine.ports import Outlet, Tools
-from holdfast.engine.run_context import SubagentType
+from holdfast.engine.run_context import RunContext, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
-from holdfast.runtime.workspace import WorkspaceParts
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.runtime.workspace import Workspace
 from holdfast.testing.harness import FixedModels, FixedTools
 
 CONFIG = """
@@ -34,15 +36,19 @@ class Place:
     """A workspace with files of its own."""
 
     root: Path
-    ledger: SqliteLedger
-    house: ServerServices
-    services: WorkspaceServices
+    server: ServerServices
+    workspace: Workspace
     given: ServiceOverrides
-    heard: list[str]
+    observed: list[str]
 
     @property
-    def parts(self) -> WorkspaceParts:
-        return self.services.parts()
+    def parts(self) -> RunContext:
+        return self.workspace.engine.run_context
+
+    @property
+    def services(self) -> WorkspaceServices:
+        assert isinstance(self.workspace.services, WorkspaceServices)
+        return self.workspace.services
 
 
 class Silent:
@@ -64,11 +70,11 @@ def permit(command: str) -> Permit:
 
 
 async def ledger(place: Place) -> None:
-    assert place.parts.ledger is place.ledger
+    assert place.parts.ledger is place.server.ledger
 
 
 async def models(place: Place) -> None:
-    assert place.parts.models is (place.given.models or place.services.choice)
+    assert place.parts.models is (place.given.models or place.services.selected_models)
 
 
 async def tools(place: Place) -> None:
@@ -85,15 +91,34 @@ async def current_settings(place: Place) -> None:
     found = now()
     assert (found.limits.steps, found.max_subagents, found.grace) == (7, 3, 9.0), "the files', and those of the server"
     assert now() is found, "made when they change"
-    place.services.store.set(1, "options.max_steps", 8)
+    place.services.config_store.set(1, "options.max_steps", 8)
     place.services.configuration.current()
     assert now().limits.steps == 8
 
 
-async def wrap_outlet(place: Place) -> None:
-    outlet = Silent()
-    assert (place.parts.wrap_outlet(outlet) is outlet) == (place.given.listen is None)
-    assert place.heard == ([] if place.given.listen is None else [str(place.root)])
+async def outlet(place: Place) -> None:
+    found = place.workspace.recorder.outlet
+    assert (found is place.workspace.bus) == (place.given.observe is None)
+    assert place.observed == ([] if place.given.observe is None else [str(place.root)])
+    assert place.services.publish == found.publish_live
+
+
+async def workspace(place: Place) -> None:
+    assert place.parts.workspace == place.workspace.id
+
+
+async def path(place: Place) -> None:
+    assert place.parts.path == str(place.root)
+
+
+async def permissions(place: Place) -> None:
+    assert place.parts.permissions is place.workspace.approvals
+
+
+async def start_subagent(place: Place) -> None:
+    context = cast(ToolContext, SimpleNamespace(run_id=RunId("r")))
+    with pytest.raises(ToolError, match="kind"):
+        await place.parts.start_subagent(context, SubagentTask("look", "A sub-agent", kind="none"))
 
 
 async def context_loader(place: Place) -> None:
@@ -104,9 +129,10 @@ async def context_loader(place: Place) -> None:
     assert [file.text.strip() for file in around.context] == ["Be kind."]
 
 
-async def subagent_types(place: Place) -> None:
-    found = place.parts.subagent_types
-    assert set(found) == {"task", "fetch"}
+async def subagents(place: Place) -> None:
+    names_found = ("task", "fetch")
+    types = [place.parts.subagents.find(name) for name in names_found]
+    found = {name: item for name, item in zip(names_found, types, strict=True) if item is not None}
     looking = {"glob", "grep", "ls", "view"}
     task, fetch = await names(found["task"].tools), await names(found["fetch"].tools)
     assert looking <= task
@@ -131,14 +157,16 @@ async def completion_error(place: Place) -> None:
 
 
 async def extensions_ready(place: Place) -> None:
-    assert place.parts.extensions_ready == place.services.extensions.settled
+    assert place.parts.extensions_ready == place.services.extensions.wait_settled
 
 
-async def judge(place: Place) -> None:
-    make = place.parts.judge
-    assert make is not None
-    decide = make(str(place.root))
-    assert [decide(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
+async def approvals(place: Place) -> None:
+    approvals = place.workspace.approvals
+    assert [approvals.judge(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
+    assert approvals.timeout() == 86_400
+    assert approvals.save_rule is not None
+    approvals.save_rule("bash(make)")
+    assert place.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)"]
 
 
 async def hooks(place: Place) -> None:
@@ -153,7 +181,7 @@ async def rules_allow(place: Place) -> None:
 
 async def named_model(place: Place) -> None:
     found = place.parts.named_model
-    if place.services.choice is None:
+    if place.services.selected_models is None:
         assert found is None
     else:
         assert found is not None
@@ -167,27 +195,28 @@ async def find_subagent_type(place: Place) -> None:
 
     def known(kind: str, tools: Tools) -> SubagentType:
         asked.append(kind)
-        assert tools is not parts.subagent_types["task"].tools, "all there are, to choose from"
+        task = parts.subagents.find("task")
+        assert task is not None
+        assert tools is not task.tools, "all there are, to choose from"
         return subagent_type
 
     place.services.extensions.agents.subagent_type = known  # type: ignore[method-assign]
-    assert parts.find_subagent_type("agent:x") is subagent_type
+    assert parts.subagents.find("agent:x") is subagent_type
     assert asked == ["agent:x"]
 
 
 ROWS: Mapping[str, Callable[[Place], Awaitable[None]]] = {
     row.__name__: row
     for row in (
-        ledger, models, tools, current_settings, wrap_outlet, context_loader, subagent_types,
-        environment, cleanup, completion_error, extensions_ready, judge,
-        hooks, rules_allow, named_model, find_subagent_type,
+        workspace, path, ledger, models, tools, current_settings, permissions, environment, context_loader, subagents,
+        start_subagent, cleanup, completion_error, extensions_ready, hooks, rules_allow, named_model,
+        outlet, approvals, find_subagent_type,
     )
 }  # fmt: skip
-ELSEWHERE = {"settings": "`current_settings` is asked", "clock": "the system's", "new_id": "the system's"}
 
 
-def test_every_part_has_a_row() -> None:
-    assert {*ROWS, *ELSEWHERE} == set(WorkspaceParts.__struct_fields__)
+def test_every_dependency_has_a_row() -> None:
+    assert set(RunContext.__struct_fields__) <= set(ROWS)
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["chosen", "given"])
@@ -201,24 +230,22 @@ async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: 
     root = tmp_path / "project"
     root.mkdir()
     (root / "AGENTS.md").write_text("Be kind.\n")
-    heard: list[str] = []
+    observed: list[str] = []
 
-    def listen(path: str, _: Outlet) -> Outlet:
-        heard.append(path)
+    def observe(path: str, _: Outlet) -> Outlet:
+        observed.append(path)
         return Silent()
 
     given = ServiceOverrides(EngineSettings(grace=9.0))
     if is_given:
         model = ScriptedModel(lambda _: Step((Say("hello"),)))
-        given = ServiceOverrides(EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), listen)
-    store = SqliteLedger(tmp_path / "data")
-    house = ServerServices(tmp_path / "data", store, given)
-    services = WorkspaceServices(house, await store.open_workspace(str(root)), ENVIRONMENT)
-    place = Place(root, store, house, services, given, heard)
+        given = ServiceOverrides(
+            EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), observe, warms_guard=False
+        )
+    server = ServerServices(tmp_path / "data", given)
+    place = Place(root, server, await server.open_workspace(root, ENVIRONMENT), given, observed)
     try:
         for row in ROWS.values():
             await row(place)
     finally:
-        await services.close()
-        await house.close()
-        await store.close()
+        await server.close()

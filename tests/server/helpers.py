@@ -26,7 +26,7 @@ from holdfast.http11.messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -197,8 +197,7 @@ async def serving(
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
         manager = WorkspaceManager(
-            open_app(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
-            place.data,
+            ServerServices(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )

@@ -55,7 +55,7 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
         manager, gate, reopened = server.manager, Gate(), []
         client = await server.client()
         workspace = (await client.create_workspace(where.project(), yolo=True, debug=True, env=("A=1",))).id
-        close, find = manager.app.close_workspace, manager.app.workspace
+        close, find = manager.services.close_workspace, manager.services.open_workspace
 
         async def held(closing: Workspace) -> None:
             await gate()
@@ -67,12 +67,12 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
                 raise StorageUnavailable
             return await find(*given, **more)
 
-        monkeypatch.setattr(manager.app, "close_workspace", held)
+        monkeypatch.setattr(manager.services, "close_workspace", held)
         await client.leave_workspace(workspace)
         await gate.reached.wait()
         manager.apply(WorkBegan(workspace))
-        monkeypatch.setattr(manager.app, "close_workspace", close)
-        monkeypatch.setattr(manager.app, "workspace", found)
+        monkeypatch.setattr(manager.services, "close_workspace", close)
+        monkeypatch.setattr(manager.services, "open_workspace", found)
         seen: list[tuple[bool, bool, tuple[str, ...]]] = []
         told = manager.apply
 

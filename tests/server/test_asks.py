@@ -117,7 +117,7 @@ async def test_allow_always_saves_the_rules_that_were_shown() -> None:
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        saved = handle.config.read_scope(1)["permissions"]["allow"]
+        saved = handle.services.config_store.read_scope(1)["permissions"]["allow"]
         assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
@@ -293,7 +293,7 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
 async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is() -> None:
     async with asking() as one:
         asks = one.server.manager.handles[0].workspace.approvals
-        asks.timeout = 0.0
+        asks.timeout = lambda: 0.0
         session = await one.session()
         async with one.client.events(one.workspace, since=0) as events:
             await read_until(events, lambda item: item.number is None)
@@ -391,7 +391,7 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
 async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:
     async with asking() as one:
         handle, project = one.server.manager.handles[0], one.server.place.project()
-        handle.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
+        handle.services.config_store.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
         session = await one.session()
         await one.end(await one.bash(session, "make"))
         run = await one.bash(session, "./run.sh")
@@ -402,7 +402,7 @@ async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_aske
         assert await one.grant(ask, "allow_always")
         await one.end(run)
         new = f"bash(./run.sh) in {project} using {project}/run.sh"
-        assert handle.config.read_scope(1)["permissions"]["allow"] == ["bash(make)", new]
+        assert handle.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)", new]
         await one.end(await one.bash(session, "./run.sh"))
         assert one.ran == ["make", "./run.sh", "./run.sh"]
         assert await one.client.config_problems(one.workspace) == ()

@@ -156,13 +156,13 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
     async with place() as where, serving(where, graces=_SHORT) as server:
         client, workspace = await server.opened()
         manager, gate = server.manager, Gate()
-        close = manager.app.close_workspace
+        close = manager.services.close_workspace
 
         async def held(closing: Workspace) -> None:
             await gate()
             await close(closing)
 
-        monkeypatch.setattr(manager.app, "close_workspace", held)
+        monkeypatch.setattr(manager.services, "close_workspace", held)
         await client.leave_workspace(workspace)
         await gate.reached.wait()
         manager.apply(WorkBegan(workspace))

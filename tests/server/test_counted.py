@@ -310,8 +310,8 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
     """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
     watched = Observers(Options(**wanted))  # type: ignore[arg-type]
     assert (watched.metrics is None, watched.telemetry, watched.problems()) == (not wanted, None, ())
-    assert (watched.listen is None) == (not wanted)
-    if watched.listen is None or watched.metrics is None:
+    assert (watched.observe is None) == (not wanted)
+    if watched.observe is None or watched.metrics is None:
         return
     heard: list[str] = []
     count = watched.metrics.hear
@@ -323,7 +323,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
         count(path, event, now)
 
     watched._ears[:] = [hear]
-    outlet = watched.listen("/work", Outlet(heard))
+    outlet = watched.observe("/work", Outlet(heard))
     events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
     outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))
     assert heard == ["told 0", "told 1", "heard in /work", "heard in /work"]
@@ -365,8 +365,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
     there = Observers(Options(telemetry="http://127.0.0.1:9"))
     assert there.telemetry is not None
-    assert there.listen is not None
-    outlet = there.listen("/work", Outlet([]))
+    assert there.observe is not None
+    outlet = there.observe("/work", Outlet([]))
     outlet.publish(Entry(0, event, b"") for event in (run(1), run(2), end("completed")))
     taken.go_on.set()
     there.close()

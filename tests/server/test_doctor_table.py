@@ -98,7 +98,7 @@ async def test_how_the_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise ToolError("It cannot be had.")
             return state
 
-        return short(await checks.sandbox(handle(confine=confine, processes=SimpleNamespace(guard=guard))))
+        return short(await checks.sandbox(handle(update_sandbox=confine, processes=SimpleNamespace(guard=guard))))
 
     assert await told(None) == [("error", "It cannot be had.")]
     closed = SandboxState("workspace", "landlock", network=False, notes=("A note.",), gaps=("a gap",))
@@ -180,12 +180,12 @@ async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) ->
             shown = await client.get_trust(workspace)
             await client.set_trust(workspace, trusted=True, digest=shown.digest)
         services = server.manager.handle(workspace).services
-        own, services.choice = services.choice, cast(Any, Choice())
+        own, services.selected_models = services.selected_models, cast(Any, Choice())
         found = [
             msgspec.structs.replace(item, file=item.file.removeprefix(f"{project}/"))
             for item in (await client.doctor(workspace, areas)).findings
         ]
-        services.choice = own
+        services.selected_models = own
         return found
 
 

@@ -47,7 +47,7 @@ async def test_a_first_prompt_runs_nothing_of_the_repository() -> None:
             denying = start(deny_all(client, workspace))
             await run(client, workspace, "look")
             denying.cancel()
-            await server.manager.handle(workspace).services.scan.finished()
+            await server.manager.handle(workspace).services.git_scan.finished()
             await client.list_files(workspace)
         assert arena.fired() == []
 
@@ -101,7 +101,7 @@ async def test_changes_come_with_the_first_message_and_stay_there() -> None:
     async with place() as where, serving(where, model) as server:
         repository(Path(where.project()))
         client, workspace = await server.opened()
-        await server.manager.handle(workspace).services.scan.finished()
+        await server.manager.handle(workspace).services.git_scan.finished()
         session = await run(client, workspace, "one")
         await run(client, workspace, "two", session)
     first, second = model.requests
@@ -128,7 +128,7 @@ async def test_a_prompt_does_not_wait_for_a_scan() -> None:
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
         pipe.unlink()
         os.close(writing)
-        await server.manager.handle(workspace).services.scan.finished()
+        await server.manager.handle(workspace).services.git_scan.finished()
         await run(client, workspace, "two", session)
     first, second = model.requests
     assert "<git-status>" not in texts(first.messages[-1])

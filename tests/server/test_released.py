@@ -40,8 +40,8 @@ PATIENCE = 20.0
 
 def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server seals its process, which here is that of the tests."""
-    monkeypatch.setattr(app_module, "seal", lambda: None)
-    monkeypatch.setattr(app_module, "give_memory_back", lambda: None)
+    monkeypatch.setattr(app_module, "deny_tracing", lambda: None)
+    monkeypatch.setattr(app_module, "return_freed_memory", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -233,13 +233,9 @@ async def test_every_host_that_a_tcp_server_answers_to() -> None:
 # A workspace
 
 
-def _parts_fail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(services.WorkspaceServices, "parts", refuse)
-
-
 OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "it cannot be furnished": lambda patch: patch.setattr(services.ServerServices, "furnish", refuse),
-    "its parts cannot be made": _parts_fail,
+    "its services cannot be made": lambda patch: patch.setattr(services.ServerServices, "workspace_services", refuse),
+    "its engine cannot be made": lambda patch: patch.setattr(services.WorkspaceServices, "run_context", refuse),
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
     "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
@@ -266,7 +262,7 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
                 await client.create_workspace(where.project("second"))
             assert caught.value.status == 500
             monkeypatch.undo()
-        assert closed == ([] if step == "it cannot be furnished" else [where.project("second")])
+        assert closed == ([] if step == "its services cannot be made" else [where.project("second")])
         assert len(server.manager.handles) == 1
         assert server.manager.presence.workspaces == presence.workspaces
         assert server.manager.presence.creating == 0
@@ -367,7 +363,7 @@ async def test_a_server_ends_though_a_reader_never_reads() -> None:
 
 @pytest.mark.parametrize(
     ("part", "how"),
-    [("scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("refresher", "fails")],
+    [("git_scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("token_refresher", "fails")],
 )
 async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
     part: str, how: str, monkeypatch: pytest.MonkeyPatch
@@ -383,7 +379,7 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
         async with serving(where) as server:
             _, workspace = await server.opened()
             owner = server.manager.handle(workspace).services
-            for name in ("scan", "jobs", "extensions", "refresher"):
+            for name in ("git_scan", "jobs", "extensions", "token_refresher"):
                 thing = getattr(owner, name)
 
                 async def noted(close: Callable[[], Any] = thing.close, name: str = name) -> None:
@@ -393,7 +389,7 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
                 monkeypatch.setattr(thing, "close", noted)
             bad = refuse_later if how == "fails" else never
             monkeypatch.setattr(getattr(owner, part), "close", bad)
-        assert closed == [name for name in ("scan", "jobs", "extensions", "refresher") if name != part]
+        assert closed == [name for name in ("git_scan", "jobs", "extensions", "token_refresher") if name != part]
         async with serving(where) as server:
             assert (await (await server.client()).create_workspace(where.project())).id == workspace
 
@@ -405,7 +401,7 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
     async with place() as where:
         async with serving(where) as server:
             await server.opened()
-            shared = server.manager.app._furnisher
+            shared = server.manager.services
             other = "discovery" if part == "guard" else "guard"
             closed = []
             thing = getattr(shared, other)
@@ -470,7 +466,7 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
     monkeypatch.setattr(locate, "find", lambda *_: thin)
     if what == "breaks":
-        monkeypatch.setattr(locate, "gives_way", refuse)
+        monkeypatch.setattr(locate, "replace_outdated", refuse)
     where = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
     with pytest.raises((VersionMismatch, Refused)):
         find_or_start(where)

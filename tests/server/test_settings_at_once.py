@@ -30,6 +30,6 @@ async def test_the_patience_of_asks_is_the_one_that_is_set() -> None:
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         asks = server.manager.handle(workspace).workspace.approvals
-        assert asks.timeout == 86_400
+        assert asks.timeout() == 86_400
         await client.config_set(workspace, "options.ask_timeout", 7)
-        assert asks.timeout == 7
+        assert asks.timeout() == 7

@@ -10,7 +10,7 @@ from holdfast.domain.models import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
@@ -40,7 +40,7 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     async with place() as where:
         workspace = await left_over(where, provider)
-        manager = WorkspaceManager(open_app(where.data, ServiceOverrides(QUICK)), where.data)
+        manager = WorkspaceManager(ServerServices(where.data, ServiceOverrides(QUICK)))
         try:
             await manager.open_unfinished()
             assert [handle.id for handle in manager.handles] == ([] if waits else [workspace])

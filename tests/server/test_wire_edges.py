@@ -202,7 +202,7 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
 
 def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, opened = [None, SyncClient(Address())], []
-    monkeypatch.setattr(locate, "_connected", lambda _: found.pop(0))
+    monkeypatch.setattr(locate, "_connect", lambda _: found.pop(0))
     where = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
     assert find(where) is not None
     assert opened == [True]
@@ -239,8 +239,8 @@ def test_which_servers_are_asked_to_give_way(
         asked.append(process)
         return True
 
-    monkeypatch.setattr(server_check, "_has_left", leaves)
-    assert server_check.gives_way(thin) is is_asked
+    monkeypatch.setattr(server_check, "_has_exited", leaves)
+    assert server_check.replace_outdated(thin) is is_asked
     assert asked == [7] * is_asked
 
 

@@ -17,8 +17,7 @@ import pytest
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
-from holdfast.engine.ports import Ledger
-from holdfast.runtime.workspace import App, ServicesFactory
+from holdfast.runtime.services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
@@ -234,20 +233,21 @@ async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) ->
     await ledger.close()
 
 
-def test_an_application_that_cannot_be_put_together_releases_its_store(tmp_path: Path) -> None:
-    def furnish(_: Ledger) -> ServicesFactory:
-        raise RuntimeError("no furniture")
+def test_services_that_cannot_be_constructed_release_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no web")
 
+    monkeypatch.setattr("holdfast.runtime.services.WebClient", refuse)
     empty = held()
-    with pytest.raises(RuntimeError, match="no furniture"):
-        App(tmp_path, furnish)
+    with pytest.raises(RuntimeError, match="no web"):
+        ServerServices(tmp_path)
     assert not holds_more_than(empty)
 
 
 async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.serve.seal", lambda: None)
+    monkeypatch.setattr("holdfast.server.serve.deny_tracing", lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

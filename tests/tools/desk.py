@@ -17,7 +17,7 @@ from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
+from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
@@ -106,7 +106,7 @@ class Desk:
         info = ModelInfo("test", "plain", supports_images=takes_images)
         model = FixedModels(ScriptedModel(self._script, info=info))
         tools = _Tools(BuiltinTools(needs), self)
-        parts = WorkspaceParts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), wrap_outlet)
+        parts = FixedServices(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), wrap_outlet)
         workspace: Workspace = await open_workspace(str(self.root), parts)
         session = await workspace.sessions.create("Test")
         self._worlds = [World(workspace, tapes[0], session.id, ledger)]

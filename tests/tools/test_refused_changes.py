@@ -1,5 +1,7 @@
 """Changes of files when the store, the disk or another program refuses at that moment: all of it or nothing."""
 
+import asyncio
+import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -10,6 +12,8 @@ from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.files import Origin
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import AddFile, Answer, Write
+from holdfast.tasks import TaskOwner
+from holdfast.testing.gates import until
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import atomic_write
@@ -105,6 +109,45 @@ async def test_a_change_that_cannot_be_recorded_is_not_made(
     await stored.does(tool, **arguments)
     assert tree(stored.root) != before
     assert [file.origin for file in await stored.files()][-1] == "tool"
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+@pytest.mark.parametrize("change", ["an edit", "a new file in new directories", "a download"])
+async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
+    stored: Desk, ledger: RefusingLedger, web: WebServer, change: str, *, is_refused: bool
+) -> None:
+    """R5: the run is cancelled while the record is pending; the outcome of the record decides, not the cancel."""
+    tool, arguments = CHANGES[change]
+    arguments = {name: value.replace("URL", web.url) if name == "url" else value for name, value in arguments.items()}  # type: ignore[attr-defined]
+    before = tree(stored.root)
+    pending, decided = asyncio.Event(), asyncio.Event()
+    commit = ledger.commit
+
+    async def commit_later(
+        workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if any(isinstance(op, AddFile) and op.file.origin == "tool" for write in writes for op in write.operations):
+            pending.set()
+            await decided.wait()
+        return await commit(workspace, epoch, ticket, writes)
+
+    ledger.commit = commit_later  # type: ignore[method-assign]
+    ledger.origins = ("tool",) if is_refused else ()
+    run = await stored.begin((tool, arguments))
+    await pending.wait()
+    assert tree(stored.root) != before
+    tasks = TaskOwner()
+    cancel = tasks.start(stored.world.cancel(), name="cancel")
+    # The cancel stops the task of the run at once; its own record waits behind the one that is pending.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not cancel.done()
+    decided.set()
+    await cancel
+    await stored.world.quiet()
+    assert stored.world.end_of(run).outcome == "cancelled"
+    assert (tree(stored.root) == before) is is_refused
+    assert ("tool" in [file.origin for file in await stored.files()]) is not is_refused
 
 
 async def test_what_others_changed_meanwhile_is_not_taken_back(stored: Desk, ledger: RefusingLedger) -> None:
@@ -234,6 +277,39 @@ async def test_a_file_that_somebody_makes_again_during_an_undo_is_not_overwritte
         await take_back(changed, run="r1", force=True)
     assert changed.read("b.txt") == b"of somebody else"
     assert b"made" in [changed.read(name) for name in changed.names() if name.startswith(".holdfast-")]
+
+
+async def test_an_undo_is_completed_although_its_caller_is_cancelled(changed: Desk, ledger: RefusingLedger) -> None:
+    """The client has gone while the undo is recorded: it is whole, or reverted if the record is refused."""
+    before = tree(changed.root)
+    for is_refused in (True, False):
+        ledger.origins = ("undo",) if is_refused else ()
+        undoing = TaskOwner().start(take_back(changed, run="r1", force=True), name="undo")
+        await until(lambda: tree(changed.root) != before)
+        undoing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await undoing
+        assert (tree(changed.root) == before) is is_refused
+        assert not [name for name in changed.names() if ".holdfast-" in name]
+    assert "undo" in [file.origin for file in await changed.files()]
+
+
+async def test_an_undo_removes_the_temporary_files_of_a_killed_server(changed: Desk) -> None:
+    """Those that a process still uses stay, and so do other files."""
+    abandoned, used = ".holdfast-0123456789abcdef.tmp", ".holdfast-fedcba9876543210.tmp"
+    others = [".holdfast-0123456789abcdef.kept", "a.tmp", "deep/.holdfast-0123456789abcdef.tmp"]
+    for name in (abandoned, used, f"deep/er/{abandoned}", *others):
+        changed.put(name, b"x")
+    held = os.open(changed.root / used, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        await take_back(changed, run="r1", force=True, dry=True)
+        assert abandoned in changed.names()
+        await take_back(changed, run="r1", force=True)
+    finally:
+        os.close(held)
+    found = [name for name in changed.names() if "holdfast" in name or name.endswith(".tmp")]
+    assert found == sorted([used, *others])
 
 
 # What is promised to be whole

@@ -177,8 +177,8 @@ def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, mo
         return verdict
 
     monkeypatch.setattr(markdown_dir, "is_within", then_swap)
-    shelf = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.trouble))
-    found = shelf.look([SearchPath(str(place.root / "d"), "project", within=str(place.root))])
+    shelf = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.error))
+    found = shelf.scan([SearchPath(str(place.root / "d"), "project", within=str(place.root))])
     assert not any(SECRET.encode() in data for data, _ in found if data)
 
 

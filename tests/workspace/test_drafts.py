@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files import atomic_write
-from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
 from holdfast.workspace.files.open_files import FileLocation, locate
 
 
@@ -141,7 +142,7 @@ def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: s
             path.unlink()
         if what != "removed":
             path.write_bytes(b"own")
-        with pytest.raises(ToolError, match=r"meanwhile|by somebody else"):
+        with pytest.raises(ToolError, match=r"meanwhile|by another program"):
             getattr(draft, act)()
         draft.discard()
         assert not path.exists() if what == "removed" else path.read_bytes() == b"own", what
@@ -259,3 +260,38 @@ def test_a_draft_that_was_given_up_takes_no_more(tmp_path: Path) -> None:
     with contextlib.suppress(ToolError):
         draft.publish()
     assert names(tmp_path) == []
+
+
+def test_files_in_use_are_not_removed_as_abandoned(tmp_path: Path) -> None:
+    """A draft and a file that is set aside are locked as long as they are in use, and only so long."""
+    (tmp_path / "old").write_bytes(b"old")
+    draft, aside = draft_of(tmp_path / "new"), draft_of(tmp_path / "old")
+    draft.open()
+    aside.set_aside()
+    remove_abandoned(str(tmp_path))
+    assert len([name for name in names(tmp_path) if is_draft(name)]) == 2
+    aside.restore()
+    aside.discard()
+    draft.discard()
+    assert names(tmp_path) == ["old"]
+    (tmp_path / ".holdfast-0123456789abcdef.tmp").symlink_to("old")
+    os.mkdir(tmp_path / ".holdfast-0123456789abcde0.tmp")
+    remove_abandoned(str(tmp_path))
+    assert len(os.listdir(tmp_path)) == 3
+    remove_abandoned(str(tmp_path / "missing"))
+
+
+def test_a_draft_that_was_removed_before_it_was_locked_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def remove_first(file: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        for path in tmp_path.iterdir():
+            path.unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    write(draft_of(tmp_path / "f"))
+    assert names(tmp_path) == ["f"]

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.acp.editor_connection import EditorConnection
 from holdfast.acp.session_updates import SessionUpdates
-from holdfast.acp.tool_calls import Json, change_of, facts_of, kind_of, places_of, text_block, title_of
+from holdfast.acp.tool_calls import Json, call_locations, call_title, file_diffs, parse_object, text_block, tool_kind
 from holdfast.client.client import Client
 from holdfast.domain.approvals import (
     PermissionNotification,
@@ -33,30 +33,30 @@ from holdfast.tasks import TaskOwner
 __all__ = [
     "BridgeContext",
     "EditorApprovals",
-    "answer_in",
-    "form_of",
-    "options_of",
+    "elicitation_params",
+    "form_answers",
+    "permission_options",
+    "permission_params",
     "question_call",
     "question_options",
-    "request_of",
 ]
 
 
-# Conversion of permission requests and questions to the protocol's requests and forms. Pure.
+# Permission requests in the form of the protocol. Pure.
 
-_LONGEST = 60
+_MAX_RULES = 60
 
 
-def options_of(ask: PermissionRequest) -> dict[str, tuple[str, str]]:
+def permission_options(request: PermissionRequest) -> dict[str, tuple[str, str]]:
     """Return the options of a permission request: display name and kind by option id."""
     options = {
         "allow": ("Allow", "allow_once"),
         "allow_session": ("Allow for this session", "allow_always"),
         "deny": ("Reject", "reject_once"),
     }
-    if ask.rules:
-        rules = ", ".join(ask.rules)
-        shown = rules if len(rules) <= _LONGEST else rules[: _LONGEST - 1] + "…"
+    if request.rules:
+        rules = ", ".join(request.rules)
+        shown = rules if len(rules) <= _MAX_RULES else rules[: _MAX_RULES - 1] + "…"
         always = {"allow_always": (f"Always allow {shown}", "allow_always")}
         options = {
             "allow": options["allow"],
@@ -67,31 +67,31 @@ def options_of(ask: PermissionRequest) -> dict[str, tuple[str, str]]:
     return options
 
 
-def request_of(ask: PermissionRequest, narrator: SessionUpdates, directory: str) -> Json:
+def permission_params(request: PermissionRequest, updates: SessionUpdates, directory: str) -> Json:
     """Return the parameters of `session/request_permission`."""
-    call, name = narrator.call(ask.tool_call_id)
-    asked = facts_of(call.input) if call is not None else dict(ask.params)
-    content = change_of(asked, ask.params, directory) if kind_of(ask.tool_name) == "edit" else []
+    call, name = updates.tool_call(request.tool_call_id)
+    arguments = parse_object(call.input) if call is not None else dict(request.params)
+    content = file_diffs(arguments, request.params, directory) if tool_kind(request.tool_name) == "edit" else []
     # Editors may truncate option names, so the complete rules are listed in the content.
-    saved = "Always allow saves: " + ", ".join(f"`{rule}`" for rule in ask.rules) if ask.rules else ""
-    reasons = [text for text in (ask.description, ask.why, saved) if text]
+    saved = "Always allow saves: " + ", ".join(f"`{rule}`" for rule in request.rules) if request.rules else ""
+    reasons = [text for text in (request.description, request.why, saved) if text]
     if reasons:
         content.append(text_block("\n\n".join(reasons)))
-    told: Json = {
+    tool_call: Json = {
         "toolCallId": name,
-        "title": title_of(ask.tool_name, asked, directory),
-        "kind": kind_of(ask.tool_name),
+        "title": call_title(request.tool_name, arguments, directory),
+        "kind": tool_kind(request.tool_name),
         "status": "pending",
         "content": content,
-        "rawInput": asked,
+        "rawInput": arguments,
     }
-    if places := places_of(asked, directory):
-        told["locations"] = places
-    options = [{"optionId": id, "name": name, "kind": kind} for id, (name, kind) in options_of(ask).items()]
-    return {"sessionId": narrator.session, "toolCall": told, "options": options}
+    if places := call_locations(arguments, directory):
+        tool_call["locations"] = places
+    options = [{"optionId": id, "name": name, "kind": kind} for id, (name, kind) in permission_options(request).items()]
+    return {"sessionId": updates.session, "toolCall": tool_call, "options": options}
 
 
-# Questions
+# Questions in the form of the protocol. Pure.
 
 
 def question_call(batch: QuestionRequest, question: Question) -> Json:
@@ -120,7 +120,7 @@ def question_options(question: Question) -> list[Json]:
     return [*options, {"optionId": "", "name": "Skip", "kind": "reject_once"}]
 
 
-def form_of(batch: QuestionRequest, session: SessionId) -> Json:
+def elicitation_params(batch: QuestionRequest, session: SessionId) -> Json:
     """Return the parameters of `elicitation/create` for a batch of questions."""
     properties = {question.id: _field(question) for question in batch.questions}
     message = batch.confirm_title or (batch.questions[0].question if len(batch.questions) == 1 else "Some questions")
@@ -145,7 +145,7 @@ def _field(question: Question) -> Json:
             return {"type": "string", **about}
 
 
-def answer_in(batch: QuestionRequest, content: dict[str, Any]) -> list[QuestionAnswer]:
+def form_answers(batch: QuestionRequest, content: dict[str, Any]) -> list[QuestionAnswer]:
     """Convert the form content to answers."""
     return [_answer(question, content.get(question.id)) for question in batch.questions]
 
@@ -164,14 +164,15 @@ def _answer(question: Question, value: object) -> QuestionAnswer:
             return QuestionAnswer(question.id)
 
 
-# Approvals and questions of a workspace, forwarded to the editor. The first answer from any client is used.
-
 _PERMISSION = "session/request_permission"
 _log = logging.getLogger("holdfast.acp")
 
 
 class BridgeContext(Protocol):
-    """The workspace properties that approvals require."""
+    """The part of a workspace bridge that approvals and commands use.
+
+    A protocol, because `workspace_bridge` imports the modules that use it.
+    """
 
     @property
     def client(self) -> Client:
@@ -189,24 +190,24 @@ class BridgeContext(Protocol):
     def modes(self) -> dict[SessionId, str]:
         """The approval mode of each session."""
 
-    def narrator(self, session: SessionId) -> SessionUpdates | None:
+    def session_updates(self, session: SessionId) -> SessionUpdates | None:
         """Return the update source of a session, or None if the editor has not opened it."""
 
-    def tell(self, session: SessionId, updates: list[Json]) -> None:
+    def send_updates(self, session: SessionId, updates: list[Json]) -> None:
         """Send updates of a session to the editor."""
 
 
 class EditorApprovals:
     """Forwards the requests of sessions that the editor has open, each as its own JSON-RPC request."""
 
-    def __init__(self, ground: BridgeContext, editor: EditorConnection) -> None:
-        self._ground = ground
+    def __init__(self, bridge: BridgeContext, editor: EditorConnection) -> None:
+        self._bridge = bridge
         self._editor = editor
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[None]] = {}
-        self._asks: dict[str, PermissionRequest] = {}
+        self._permissions: dict[str, PermissionRequest] = {}
         """The open permission requests."""
-        self.has_forms = False
+        self.supports_forms = False
         """True if the editor supports elicitation forms."""
 
     async def close(self) -> None:
@@ -214,104 +215,104 @@ class EditorApprovals:
         self._tasks.cancel_all()
         await self._tasks.drain()
 
-    def take(self, event: object) -> None:
+    def on_event(self, event: object) -> None:
         """Handle an approval or question event. Other events are ignored."""
         match event:
-            case PermissionRequestEvent(change=ask):
-                self.permission(ask.object)
+            case PermissionRequestEvent(change=request):
+                self.forward_permission(request.object)
             case PermissionNotificationEvent(change=notice):
-                self._answered(notice.object)
+                self._on_permission_notification(notice.object)
             case QuestionRequestEvent(change=batch):
-                self.question(batch.object)
+                self.forward_question(batch.object)
             case QuestionNotificationEvent(change=closed):
-                self._closed(closed.object.batch_id)
+                self._close_request(closed.object.batch_id)
             case _:
                 pass
 
     def retain(self, names: Iterable[str]) -> None:
         """Cancel all requests except these, because notices of the others were missed."""
         for name in self._open.keys() - set(names):
-            self._closed(name)
+            self._close_request(name)
 
     # Permissions
 
-    def permission(self, ask: PermissionRequest) -> None:
+    def forward_permission(self, request: PermissionRequest) -> None:
         """Forward a permission request, or grant it in `yolo` mode."""
-        narrator = self._ground.narrator(ask.session_id)
-        if narrator is None or ask.id in self._open:
+        updates = self._bridge.session_updates(request.session_id)
+        if updates is None or request.id in self._open:
             return
-        is_relaxed = self._ground.modes.get(narrator.session) == "yolo" and ask.run_id in narrator.own
-        if is_relaxed and not ask.insists:
+        is_yolo = self._bridge.modes.get(updates.session) == "yolo" and request.run_id in updates.own_runs
+        if is_yolo and not request.insists:
             # The mode was changed to `yolo` while the run was active.
-            self._start(ask.id, self._grant(ask, "allow"))
+            self._start(request.id, self._grant(request, "allow"))
             return
-        self._ground.tell(narrator.session, narrator.waiting(ask.tool_call_id, is_open=True))
-        self._asks[ask.id] = ask
-        self._start(ask.id, self._permit(ask, narrator))
+        self._bridge.send_updates(updates.session, updates.permission_status(request.tool_call_id, is_open=True))
+        self._permissions[request.id] = request
+        self._start(request.id, self._request_permission(request, updates))
 
-    def _answered(self, notice: PermissionNotification) -> None:
+    def _on_permission_notification(self, notice: PermissionNotification) -> None:
         """Close a resolved request. The first notice of a request only announces it."""
         if not (notice.granted or notice.denied or notice.withdrawn):
             return
-        narrator = self._ground.narrator(notice.session_id)
-        if narrator is not None and notice.granted:
-            self._ground.tell(narrator.session, narrator.waiting(notice.tool_call_id, is_open=False))
-        self._closed(notice.id)
+        updates = self._bridge.session_updates(notice.session_id)
+        if updates is not None and notice.granted:
+            self._bridge.send_updates(updates.session, updates.permission_status(notice.tool_call_id, is_open=False))
+        self._close_request(notice.id)
 
-    def relax(self, session: SessionId) -> None:
+    def allow_all(self, session: SessionId) -> None:
         """Grant the open permission requests of the editor's own runs, except those that always require an answer."""
-        for ask in tuple(self._asks.values()):
-            narrator = self._ground.narrator(ask.session_id)
-            if ask.insists or narrator is None:
+        for request in tuple(self._permissions.values()):
+            updates = self._bridge.session_updates(request.session_id)
+            if request.insists or updates is None:
                 continue
-            if narrator.session == session and ask.run_id in narrator.own:
-                self._closed(ask.id)
-                self._start(ask.id, self._grant(ask, "allow"))
+            if updates.session == session and request.run_id in updates.own_runs:
+                self._close_request(request.id)
+                self._start(request.id, self._grant(request, "allow"))
 
-    def _closed(self, name: str) -> None:
-        self._asks.pop(name, None)
+    def _close_request(self, name: str) -> None:
+        self._permissions.pop(name, None)
         task = self._open.pop(name, None)
         if task is not None:
             task.cancel()
 
-    async def _permit(self, ask: PermissionRequest, narrator: SessionUpdates) -> None:
-        params = request_of(ask, narrator, self._ground.directory)
-        outcome = (await self._editor.ask(ask.id, _PERMISSION, params)).get("outcome") or {}
+    async def _request_permission(self, request: PermissionRequest, updates: SessionUpdates) -> None:
+        params = permission_params(request, updates, self._bridge.directory)
+        outcome = (await self._editor.request(request.id, _PERMISSION, params)).get("outcome") or {}
         if outcome.get("outcome") != "selected":
             # The protocol uses this outcome for a turn that was cancelled while the request was open.
-            await self._ground.client.cancel_run(self._ground.workspace, ask.run_id)
+            await self._bridge.client.cancel_run(self._bridge.workspace, request.run_id)
             return
         chosen = str(outcome.get("optionId"))
-        await self._grant(ask, chosen if chosen in options_of(ask) else "deny")
+        await self._grant(request, chosen if chosen in permission_options(request) else "deny")
 
-    async def _grant(self, ask: PermissionRequest, action: str) -> None:
-        answer: dict[str, Any] = {"permission": {"id": ask.id, "params": ask.params}, "action": action}
-        await self._ground.client.grant(self._ground.workspace, answer)
+    async def _grant(self, request: PermissionRequest, action: str) -> None:
+        answer: dict[str, Any] = {"permission": {"id": request.id, "params": request.params}, "action": action}
+        await self._bridge.client.grant(self._bridge.workspace, answer)
 
     # Questions
 
-    def question(self, batch: QuestionRequest) -> None:
+    def forward_question(self, batch: QuestionRequest) -> None:
         """Forward a batch of questions."""
-        narrator = self._ground.narrator(batch.session_id)
-        if narrator is not None and batch.id not in self._open:
-            self._start(batch.id, self._inquire(batch, narrator.session))
+        updates = self._bridge.session_updates(batch.session_id)
+        if updates is not None and batch.id not in self._open:
+            self._start(batch.id, self._request_answers(batch, updates.session))
 
-    async def _inquire(self, batch: QuestionRequest, session: SessionId) -> None:
-        answers = await (self._by_form if self.has_forms else self._one_by_one)(batch, session)
-        client, workspace = self._ground.client, self._ground.workspace
+    async def _request_answers(self, batch: QuestionRequest, session: SessionId) -> None:
+        answers = await (self._request_form if self.supports_forms else self._request_one_by_one)(batch, session)
+        client, workspace = self._bridge.client, self._bridge.workspace
         if answers is None:
             await client.cancel_question(workspace, batch.id)
             return
         body = {"batch_request_id": batch.id, "responses": msgspec.to_builtins(answers)}
         await client.answer_question(workspace, body)
 
-    async def _by_form(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
-        answer = await self._editor.ask(batch.id, "elicitation/create", form_of(batch, session))
+    async def _request_form(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
+        answer = await self._editor.request(batch.id, "elicitation/create", elicitation_params(batch, session))
         if answer.get("action") != "accept":
             return None
-        return answer_in(batch, answer.get("content") or {})
+        return form_answers(batch, answer.get("content") or {})
 
-    async def _one_by_one(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
+    async def _request_one_by_one(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
         """Ask the questions one by one as permission requests, for editors without forms. Free-text questions can only
         be skipped.
         """
@@ -319,7 +320,7 @@ class EditorApprovals:
         for question in batch.questions:
             options = question_options(question)
             params = {"sessionId": session, "toolCall": question_call(batch, question), "options": options}
-            outcome = (await self._editor.ask(batch.id, _PERMISSION, params)).get("outcome") or {}
+            outcome = (await self._editor.request(batch.id, _PERMISSION, params)).get("outcome") or {}
             if outcome.get("outcome") != "selected":
                 return None
             chosen = str(outcome.get("optionId"))
@@ -335,9 +336,9 @@ class EditorApprovals:
         def ended(task: asyncio.Task[None]) -> None:
             if self._open.get(name) is task:
                 del self._open[name]
-                self._asks.pop(name, None)
+                self._permissions.pop(name, None)
             if not task.cancelled() and (error := task.exception()) is not None:
                 # If the editor cannot show the request, other clients can still answer it.
-                _log.warning("an ask could not be put to the editor: %s", error)
+                _log.warning("a request could not be sent to the editor: %s", error)
 
         self._open[name] = self._tasks.start(work, name=f"ask {name}", done=ended)

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast.acp.tool_calls import Json
 
-__all__ = ["greeting", "has_forms", "is_greeting"]
+__all__ = ["initialize_result", "is_initialize_request", "supports_forms"]
 
 _PROTOCOL = 1
 _CAPABILITIES: Json = {
@@ -21,16 +21,16 @@ _CAPABILITIES: Json = {
 }
 
 
-def is_greeting(message: Mapping[str, Any]) -> bool:
+def is_initialize_request(message: Mapping[str, Any]) -> bool:
     """Return whether a message is a regular `initialize` request. Irregular ones are left to the protocol package."""
     params = message.get("params")
     if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
         return False
-    version, can = params.get("protocolVersion"), params.get("clientCapabilities")
-    return type(version) is int and version > 0 and isinstance(can, dict | None)
+    version, capabilities = params.get("protocolVersion"), params.get("clientCapabilities")
+    return type(version) is int and version > 0 and isinstance(capabilities, dict | None)
 
 
-def greeting(version: int) -> Json:
+def initialize_result(version: int) -> Json:
     """Return the `initialize` result, with the newest protocol version that both sides support."""
     return {
         "protocolVersion": min(version, _PROTOCOL),
@@ -40,7 +40,7 @@ def greeting(version: int) -> Json:
     }
 
 
-def has_forms(capabilities: Mapping[str, Any]) -> bool:
+def supports_forms(capabilities: Mapping[str, Any]) -> bool:
     """Return whether the editor supports elicitation forms."""
     elicitation = capabilities.get("elicitation")
     return isinstance(elicitation, dict) and elicitation.get("form") is not None

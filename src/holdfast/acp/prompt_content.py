@@ -12,13 +12,13 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.runs import Attachment
 from holdfast.domain.settings import McpSettings
 
-__all__ = ["command_in", "servers_in", "taken_in"]
+__all__ = ["mcp_settings", "parse_prompt", "split_command"]
 
-_LONGEST_NAME = 40
-_ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+_MAX_NAME = 40
+_IMAGE_EXTENSIONS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 
 
-def taken_in(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, tuple[Attachment, ...]]:
+def parse_prompt(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, tuple[Attachment, ...]]:
     """Return the text and the attachments of a prompt. Raises `BadRequest` for unsupported content."""
     texts: list[str] = []
     files: list[Attachment] = []
@@ -36,10 +36,10 @@ def taken_in(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, 
                 texts.append(_mention(str(block["uri"]), str(block.get("name") or ""), directory))
             case _:
                 raise BadRequest("A prompt may hold text, images and resources; nothing else can be read.")
-    return _joined(texts), tuple(files)
+    return _join(texts), tuple(files)
 
 
-def _joined(texts: list[str]) -> str:
+def _join(texts: list[str]) -> str:
     """Join text blocks. Editors split the text at file mentions and keep the spaces around them."""
     whole = ""
     for text in texts:
@@ -50,35 +50,37 @@ def _joined(texts: list[str]) -> str:
 
 def _image(block: Mapping[str, Any], number: int) -> Attachment:
     kind = str(block["mimeType"])
-    if kind not in _ENDINGS:
+    if kind not in _IMAGE_EXTENSIONS:
         raise BadRequest("An image must be PNG, JPEG, GIF or WebP.")
-    path = _path(str(block.get("uri") or "")) or f"image-{number}{_ENDINGS[kind]}"
-    return Attachment(_bytes(str(block["data"])), path, posixpath.basename(path), kind)
+    path = _local_path(str(block.get("uri") or "")) or f"image-{number}{_IMAGE_EXTENSIONS[kind]}"
+    return Attachment(_decode_base64(str(block["data"])), path, posixpath.basename(path), kind)
 
 
 def _resource(resource: Mapping[str, Any], directory: str) -> Attachment:
-    path = _shown(str(resource["uri"]), directory)
+    path = _display_path(str(resource["uri"]), directory)
     kind = str(resource.get("mimeType") or "")
     if "text" in resource:
         data = str(resource["text"]).encode("utf-8", "replace")
         return Attachment(data, path, posixpath.basename(path), kind if kind.startswith("text/") else "text/plain")
-    return Attachment(_bytes(str(resource["blob"])), path, posixpath.basename(path), kind or "application/octet-stream")
+    return Attachment(
+        _decode_base64(str(resource["blob"])), path, posixpath.basename(path), kind or "application/octet-stream"
+    )
 
 
 def _mention(uri: str, name: str, directory: str) -> str:
     """Return a mention of a file that a model can resolve, or the URI if it is not a file."""
-    if _path(uri):
-        shown = _shown(uri, directory)
+    if _local_path(uri):
+        shown = _display_path(uri, directory)
         return f'@"{shown}"' if any(letter.isspace() for letter in shown) else f"@{shown}"
     return f"{name} ({uri})" if name and name != uri else uri
 
 
-def _shown(uri: str, directory: str) -> str:
-    path = _path(uri) or uri
+def _display_path(uri: str, directory: str) -> str:
+    path = _local_path(uri) or uri
     return path.removeprefix(directory.rstrip("/") + "/")
 
 
-def _path(uri: str) -> str:
+def _local_path(uri: str) -> str:
     """Return the path of a local file URI, or an empty string."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
@@ -86,14 +88,14 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else ""
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise BadRequest("What was attached is not base64.") from None
 
 
-def command_in(text: str) -> tuple[str, str]:
+def split_command(text: str) -> tuple[str, str]:
     """Return the name of a slash command and its arguments; an empty name for other text."""
     if not text.startswith("/"):
         return "", text
@@ -105,9 +107,9 @@ def command_in(text: str) -> tuple[str, str]:
     )
 
 
-def servers_in(given: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
+def mcp_settings(given: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
     """Return the MCP servers of an editor, with names that are valid in tool names."""
-    return {_fitting(str(server["name"])): _server(server) for server in given}
+    return {_server_name(str(server["name"])): _server(server) for server in given}
 
 
 def _server(server: Mapping[str, Any]) -> McpSettings:
@@ -125,5 +127,5 @@ def _pairs(items: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
     return {str(item["name"]): str(item["value"]) for item in items or ()}
 
 
-def _fitting(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_LONGEST_NAME] or "editor"
+def _server_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_MAX_NAME] or "editor"

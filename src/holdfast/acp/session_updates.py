@@ -8,8 +8,17 @@ from base64 import b64encode
 
 import msgspec
 
-from holdfast.acp.tool_calls import Json, facts_of, kind_of, places_of, plan_of, result_of, text_block, title_of
-from holdfast.acp.tool_calls import change_of as changes_in
+from holdfast.acp.tool_calls import (
+    Json,
+    call_locations,
+    call_title,
+    file_diffs,
+    parse_object,
+    plan_update,
+    result_update,
+    text_block,
+    tool_kind,
+)
 from holdfast.client.text_once import StreamedText
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
@@ -32,9 +41,9 @@ from holdfast.domain.sessions import Session, Todo
 
 __all__ = ["SessionUpdates", "note"]
 
-_AGAIN = "The provider failed and is asked again."
-_MOST_OUTPUT = 4_000
-_MOST_STEPS = 12
+_RETRY_NOTE = "The provider failed; the request is repeated."
+_MAX_OUTPUT = 4_000
+_MAX_STEPS = 12
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -46,7 +55,7 @@ class _Call(msgspec.Struct, frozen=True):
     status: str
 
 
-class _Said(msgspec.Struct):
+class _MessageState(msgspec.Struct):
     """State of one message."""
 
     message: Message
@@ -61,37 +70,37 @@ class SessionUpdates:
     def __init__(self, session: SessionId, directory: str) -> None:
         self.session = session
         self._directory = directory
-        self._said: dict[MessageId, _Said] = {}
+        self._messages: dict[MessageId, _MessageState] = {}
         self._calls: dict[ToolCallId, _Call] = {}
         """Sent tool calls, the latest for each id."""
-        self._names = 0
+        self._call_count = 0
         self._outputs: dict[ToolCallId, str] = {}
         self._steps: dict[ToolCallId, list[str]] = {}
         self._todos: tuple[Todo, ...] = ()
         self._title = ""
         self._size: tuple[int, float] = (0, 0.0)
-        self.own: set[RunId] = set()
+        self.own_runs: set[RunId] = set()
         """Runs of the editor's own prompts, which it displays already."""
 
     # Durable events
 
     def message(self, message: Message, *, is_replay: bool = False) -> list[Json]:
         """Return updates for the new content of a message."""
-        said = self._said.get(message.id)
-        if said is None:
-            said = self._said[message.id] = _Said(message, {}, set())
-        said.message = message
+        state = self._messages.get(message.id)
+        if state is None:
+            state = self._messages[message.id] = _MessageState(message, {}, set())
+        state.message = message
         updates: list[Json] = []
         for index, part in enumerate(message.parts):
-            updates += self._part(said, index, part, is_replay=is_replay)
+            updates += self._part(state, index, part, is_replay=is_replay)
         return updates
 
-    def session_now(self, session: Session, window: int = 0) -> list[Json]:
+    def session_state(self, session: Session, window: int = 0) -> list[Json]:
         """Return updates for the plan, the title and the context usage, where they have changed."""
         updates: list[Json] = []
         if session.todos != self._todos:
             self._todos = session.todos
-            updates.append(plan_of(session.todos))
+            updates.append(plan_update(session.todos))
         if session.title != self._title:
             self._title = session.title
             updates.append({"sessionUpdate": "session_info_update", "title": session.title})
@@ -102,7 +111,7 @@ class SessionUpdates:
             updates.append({"sessionUpdate": "usage_update", "used": size[0], "size": window, "cost": cost})
         return updates
 
-    def closed(self, outcome: str) -> list[Json]:
+    def run_ended(self, outcome: str) -> list[Json]:
         """Return updates for the open tool calls of an ended run, which receive no result any more."""
         word = "completed" if outcome == "completed" else "failed"
         return [update for id in tuple(self._calls) for update in self._status(id, word)]
@@ -111,77 +120,77 @@ class SessionUpdates:
 
     def delta(self, delta: MessageDelta) -> list[Json]:
         """Return updates for a text delta."""
-        said = self._said.get(delta.message_id)
-        if said is None or delta.part >= len(said.message.parts):
+        state = self._messages.get(delta.message_id)
+        if state is None or delta.part >= len(state.message.parts):
             return []
-        kind = _growing(said.message.parts[delta.part])
-        return self._grown(said, (delta.part, kind), delta.offset, delta.text) if kind else []
+        kind = _chunk_kind(state.message.parts[delta.part])
+        return self._text_updates(state, (delta.part, kind), delta.offset, delta.text) if kind else []
 
     def part(self, part: MessagePart) -> list[Json]:
         """Return updates for a complete part."""
-        said = self._said.get(part.message_id)
-        if said is None or part.part > len(said.message.parts):
+        state = self._messages.get(part.message_id)
+        if state is None or part.part > len(state.message.parts):
             return []
-        parts = list(said.message.parts)
+        parts = list(state.message.parts)
         parts[part.part : part.part + 1] = [part.content]
-        said.message = msgspec.structs.replace(said.message, parts=tuple(parts))
-        return self._part(said, part.part, part.content)
+        state.message = msgspec.structs.replace(state.message, parts=tuple(parts))
+        return self._part(state, part.part, part.content)
 
     def output(self, output: ToolOutput) -> list[Json]:
         """Return an update with the latest output of a running tool."""
         if output.tool_call_id not in self._calls:
             return []
-        text = (self._outputs.get(output.tool_call_id, "") + output.text)[-_MOST_OUTPUT:]
+        text = (self._outputs.get(output.tool_call_id, "") + output.text)[-_MAX_OUTPUT:]
         self._outputs[output.tool_call_id] = text
         name = self._calls[output.tool_call_id].name
         return [_progress(name, content=[text_block(f"```\n{text}\n```")])]
 
-    def helper(self, call: ToolCallId, message: Message) -> list[Json]:
+    def subagent_steps(self, call: ToolCallId, message: Message) -> list[Json]:
         """Return an update with the steps of a sub-agent, attached to the tool call that started it."""
         if call not in self._calls:
             return []
         steps = self._steps.setdefault(call, [])
         before = len(steps)
         for item in message.tool_calls:
-            title = title_of(item.name, facts_of(item.input), self._directory)
+            title = call_title(item.name, parse_object(item.input), self._directory)
             line = title if title.startswith(item.name) else f"{item.name}: {title}"
             if item.finished and line not in steps:
                 steps.append(line)
         if len(steps) == before:
             return []
-        lines = "\n".join(f"- {step}" for step in steps[-_MOST_STEPS:])
+        lines = "\n".join(f"- {step}" for step in steps[-_MAX_STEPS:])
         return [_progress(self._calls[call].name, content=[text_block(lines)])]
 
-    def waiting(self, call: ToolCallId, *, is_open: bool) -> list[Json]:
+    def permission_status(self, call: ToolCallId, *, is_open: bool) -> list[Json]:
         """Return an update for a call that waits for permission, or no longer waits."""
         return self._status(call, "pending" if is_open else "in_progress")
 
-    def call(self, call: ToolCallId) -> tuple[ToolCall | None, str]:
+    def tool_call(self, call: ToolCallId) -> tuple[ToolCall | None, str]:
         """Return a sent tool call and its id for the editor."""
         known = self._calls.get(call)
         return (known.call, known.name) if known else (None, call)
 
     # Parts
 
-    def _part(self, said: _Said, index: int, part: Part, *, is_replay: bool = False) -> list[Json]:
-        message = said.message
+    def _part(self, state: _MessageState, index: int, part: Part, *, is_replay: bool = False) -> list[Json]:
+        message = state.message
         match part:
             case TextPart() | ReasoningPart():
-                return self._text(said, index, part, is_replay=is_replay)
+                return self._text(state, index, part, is_replay=is_replay)
             case ToolCallPart(data=call):
                 return self._call(message.id, call)
             case ToolResultPart(data=result):
                 return self._result(result)
-            case BinaryPart(data=file) if self._is_first(said, index) and self._is_shown(message, is_replay=is_replay):
-                return [_picture(file)] if file.mime_type.startswith("image/") else []
-            case ShellCommandPart(data=shell) if self._is_first(said, index):
-                return [_shell(f"{message.id}-{index}", shell)]
-            case FinishPart(data=finish) if finish.reason == "error" and self._is_first(said, index):
+            case BinaryPart(data=file) if self._is_first(state, index) and self._is_shown(message, is_replay=is_replay):
+                return [_image_chunk(file)] if file.mime_type.startswith("image/") else []
+            case ShellCommandPart(data=shell) if self._is_first(state, index):
+                return [_shell_call(f"{message.id}-{index}", shell)]
+            case FinishPart(data=finish) if finish.reason == "error" and self._is_first(state, index):
                 # The sender of the prompt receives the error in the response to it.
-                is_told = message.run_id in self.own and not is_replay
+                is_reported = message.run_id in self.own_runs and not is_replay
                 return (
                     []
-                    if is_told
+                    if is_reported
                     else [
                         _chunk("agent_message_chunk", f"\n\n**Failed:** {finish.details or finish.message or 'error'}")
                     ]
@@ -189,22 +198,22 @@ class SessionUpdates:
             case _:
                 return []
 
-    def _text(self, said: _Said, index: int, part: Part, *, is_replay: bool) -> list[Json]:
-        kind = "user_message_chunk" if said.message.role == "user" else _growing(part)
-        updates = self._grown(said, (index, kind), 0, _text_of(part))
-        return updates if self._is_shown(said.message, is_replay=is_replay) else []
+    def _text(self, state: _MessageState, index: int, part: Part, *, is_replay: bool) -> list[Json]:
+        kind = "user_message_chunk" if state.message.role == "user" else _chunk_kind(part)
+        updates = self._text_updates(state, (index, kind), 0, _text_of(part))
+        return updates if self._is_shown(state.message, is_replay=is_replay) else []
 
-    def _grown(self, said: _Said, place: tuple[int, str], offset: int, text: str) -> list[Json]:
-        fresh, is_restart = said.texts.setdefault(place, StreamedText()).add(offset, text)
-        notice = [note(_AGAIN)] if is_restart else []
-        return [*notice, _chunk(place[1], fresh)] if fresh else notice
+    def _text_updates(self, state: _MessageState, place: tuple[int, str], offset: int, text: str) -> list[Json]:
+        new_part, is_restart = state.texts.setdefault(place, StreamedText()).add(offset, text)
+        notice = [note(_RETRY_NOTE)] if is_restart else []
+        return [*notice, _chunk(place[1], new_part)] if new_part else notice
 
     def _is_shown(self, message: Message, *, is_replay: bool) -> bool:
-        return message.role != "user" or is_replay or message.run_id not in self.own
+        return message.role != "user" or is_replay or message.run_id not in self.own_runs
 
-    def _is_first(self, said: _Said, index: int) -> bool:
-        is_first = index not in said.parts
-        said.parts.add(index)
+    def _is_first(self, state: _MessageState, index: int) -> bool:
+        is_first = index not in state.parts
+        state.parts.add(index)
         return is_first
 
     def _call(self, message: MessageId, call: ToolCall) -> list[Json]:
@@ -215,30 +224,30 @@ class SessionUpdates:
         if known is not None and known.call.finished:
             return []
         if known is None:
-            self._names += 1
-        name = known.name if known else call.id if call.id not in self._calls else f"{call.id}-{self._names}"
+            self._call_count += 1
+        name = known.name if known else call.id if call.id not in self._calls else f"{call.id}-{self._call_count}"
         status = "in_progress" if call.finished else "pending"
         self._calls[call.id] = _Call(call, message, name, status)
-        asked = facts_of(call.input)
+        arguments = parse_object(call.input)
         update: Json = {
             "sessionUpdate": "tool_call" if known is None else "tool_call_update",
             "toolCallId": name,
-            "title": title_of(call.name, asked, self._directory),
-            "kind": kind_of(call.name),
+            "title": call_title(call.name, arguments, self._directory),
+            "kind": tool_kind(call.name),
             "status": status,
         }
         if call.finished:
-            changes = changes_in(asked, {}, self._directory) if kind_of(call.name) == "edit" else []
-            places = places_of(asked, self._directory)
-            update |= {"rawInput": asked, **({"locations": places} if places else {})}
-            update |= {"content": changes} if changes else {}
+            diffs = file_diffs(arguments, {}, self._directory) if tool_kind(call.name) == "edit" else []
+            locations = call_locations(arguments, self._directory)
+            update |= {"rawInput": arguments, **({"locations": locations} if locations else {})}
+            update |= {"content": diffs} if diffs else {}
         return [update]
 
     def _result(self, result: ToolResult) -> list[Json]:
         known = self._calls.get(result.tool_call_id)
         if known is None:
             return []
-        update = result_of(known.call, result, self._directory)
+        update = result_update(known.call, result, self._directory)
         if known.status == update["status"]:
             return []
         self._calls[result.tool_call_id] = msgspec.structs.replace(known, status=update["status"])
@@ -254,7 +263,7 @@ class SessionUpdates:
         return [_progress(known.name, status=status)]
 
 
-def _growing(part: Part) -> str:
+def _chunk_kind(part: Part) -> str:
     match part:
         case TextPart():
             return "agent_message_chunk"
@@ -287,12 +296,12 @@ def _progress(call: str, **more: object) -> Json:
     return {"sessionUpdate": "tool_call_update", "toolCallId": call, **more}
 
 
-def _picture(file: Binary) -> Json:
+def _image_chunk(file: Binary) -> Json:
     content = {"type": "image", "data": b64encode(file.data).decode(), "mimeType": file.mime_type}
     return {"sessionUpdate": "user_message_chunk", "content": content}
 
 
-def _shell(name: str, shell: ShellCommand) -> Json:
+def _shell_call(name: str, shell: ShellCommand) -> Json:
     """Return a tool call for a shell command of the user."""
     return {
         "sessionUpdate": "tool_call",

@@ -173,14 +173,14 @@ class _AttachedTerminal(ApprovalPrompt):
         super().process(item)
         self._questions.process(item)
 
-    def _idle(self, done: Input) -> None:
-        if self._questions.is_open and self._questions.handle_input(done):
+    def _idle(self, entry: Input) -> None:
+        if self._questions.is_open and self._questions.handle_input(entry):
             return
-        word = done.text.partition(" ")[0]
+        word = entry.text.partition(" ")[0]
         if word in ANSWERS or word in ("/answer", "/skip"):
             self._terminal.write(f"[There is no open request for {word}.]\n")
         else:
-            self._send(done.text)
+            self._send(entry.text)
 
     def _other_line(self, text: str) -> None:
         self._send(text)
@@ -217,7 +217,7 @@ class _AttachedTerminal(ApprovalPrompt):
 @click.command("attach")
 @click.argument("session", metavar="[SESSION]", required=False)
 @location_options
-def command(*, session: str | None, **where: str | None) -> None:
+def command(*, session: str | None, **location: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: the conversation so far, then new messages.
 
     The default is the session used last. At a terminal, every line is sent as a prompt, and /cancel cancels active
@@ -231,7 +231,7 @@ def command(*, session: str | None, **where: str | None) -> None:
       holdfast attach > talk.txt        to a file or a pipe
     """
     with report_errors():
-        connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
+        connection = ServerConnection(locate(location["host"], location["data_dir"]), location["cwd"] or ".")
         connection.open()
         chosen = resolve_session(connection, session or "")
         if not chosen:

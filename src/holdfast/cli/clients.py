@@ -27,7 +27,7 @@ __all__ = ["acp_command", "tui_command", "web_command"]
 @click.option("--continue", "-C", "continues", is_flag=True, help="Open the session used last.")
 @click.option("--yolo", is_flag=True, help="Allow all tool calls without approval.")
 @location_options
-def tui_command(*, session: str, continues: bool, yolo: bool, **where: str | None) -> None:
+def tui_command(*, session: str, continues: bool, yolo: bool, **location: str | None) -> None:
     """Open the terminal app in this directory.
 
     \b
@@ -44,8 +44,8 @@ def tui_command(*, session: str, continues: bool, yolo: bool, **where: str | Non
             from holdfast.tui.app import HoldfastApp
 
         app = HoldfastApp(
-            locate(where["host"], where["data_dir"]),
-            os.path.abspath(where["cwd"] or "."),
+            locate(location["host"], location["data_dir"]),
+            os.path.abspath(location["cwd"] or "."),
             session=session or ("last" if continues else ""),
             yolo=yolo,
         )
@@ -57,7 +57,7 @@ def tui_command(*, session: str, continues: bool, yolo: bool, **where: str | Non
 @click.option("--no-open", is_flag=True, help="Only print the link.")
 @click.option("--close", "closes", is_flag=True, help="Revoke access: disconnect open pages and invalidate all links.")
 @location_options
-def web_command(*, port: int | None, no_open: bool, closes: bool, cwd: str, **where: str | None) -> None:
+def web_command(*, port: int | None, no_open: bool, closes: bool, cwd: str, **location: str | None) -> None:
     """Open the workspace of this directory in the browser.
 
     Also prints the link, which is valid once, for a minute, on this machine. The page is served by the server: this
@@ -69,7 +69,7 @@ def web_command(*, port: int | None, no_open: bool, closes: bool, cwd: str, **wh
       holdfast web --close                  revoke access of all pages
     """
     with report_errors():
-        connection = ServerConnection(locate(where["host"], where["data_dir"]), "" if closes else cwd)
+        connection = ServerConnection(locate(location["host"], location["data_dir"]), "" if closes else cwd)
         if closes:
             _close_pages(connection)
             return
@@ -121,6 +121,6 @@ def acp_command(*, data_dir: str | None, host: str | None) -> None:
     with report_errors():
         if find_spec("acp") is None:
             raise CommandError(f"This needs the package agent-client-protocol: {install_command('acp')}.")
-        from holdfast.acp.editor_connection import speak
+        from holdfast.acp.editor_connection import serve_editor
 
-        speak(locate(host, data_dir))
+        serve_editor(locate(host, data_dir))

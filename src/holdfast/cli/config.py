@@ -306,11 +306,11 @@ def _print_problems(
 
 def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
-    from holdfast.extensions.hooks.hooks import load_claude
-    from holdfast.extensions.search_paths import claude_files
+    from holdfast.extensions.hooks.hooks import load_claude_settings
+    from holdfast.extensions.search_paths import claude_settings_files
     from holdfast.runtime.permission_rules import outdated_rules
 
-    files = (load_claude(folder) for folder in claude_files(configuration.locations, os.environ))
+    files = (load_claude_settings(folder) for folder in claude_settings_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]
     saved = configuration.locations.sources[-1].path
     return [*found, *outdated_rules(configuration.snapshot(), saved)]
@@ -320,6 +320,7 @@ def _unset_variables(configuration: Configuration) -> list[Problem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
     stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
+    # Commands in templates are replaced by a constant instead of being run.
     quiet = Configuration(
         configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
     )

@@ -213,6 +213,7 @@ class Worker:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             output = msgspec.json.decode(line, type=WorkerOutput)
+            # A line contains either an event or the response to a command.
             if bytes(output.event):
                 self._handle_event(bytes(output.event))
             else:

@@ -19,7 +19,8 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.usage import Usage
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Say, ScriptedModel, ScriptedModels, Step, Think
-from holdfast.runtime.workspace import App, BareServices, Workspace
+from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
+from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 
 __all__ = ["COUNT", "HELLO", "LOOK", "NOTES", "STORY", "TIDE", "WorkerCommand", "WorkerOutput", "script", "serve"]
@@ -90,21 +91,24 @@ class WorkerOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def serve(data_dir: Path, project: Path, pause: float) -> None:
     """Run the worker until its input ends."""
-    asyncio.run(_serve(data_dir, project, pause))
+    asyncio.run(_serve(data_dir, project.resolve(), pause))
 
 
 async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     model = ScriptedModel(script, pause=lambda: pause)
+    # Titles would add model requests that are not part of the script.
     settings = EngineSettings(titles=False)
-    app = App(data_dir, lambda ledger: BareServices(ledger, ScriptedModels(model), settings))
-    workspace = await app.workspace(project)
+    ledger = SqliteLedger(data_dir)
+    services = FixedServices(ledger, ScriptedModels(model), settings=settings)
+    workspace = await open_workspace(str(project), services)
     tasks = TaskOwner()
     tasks.start(_forward_events(workspace), name="events")
     try:
         async for command in _commands():
             _write(WorkerOutput(answer=await _execute(workspace, command)))
     finally:
-        await app.close()
+        await workspace.close()
+        await ledger.close()
         await tasks.drain()
 
 

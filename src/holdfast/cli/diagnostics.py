@@ -50,7 +50,7 @@ _MARKS: dict[Severity, tuple[str, str]] = {
     "--area", "areas", multiple=True, metavar="NAME", help="Check only this area, such as models; can be repeated."
 )
 @location_options
-def doctor_command(*, as_json: bool, areas: tuple[str, ...], **where: str | None) -> None:
+def doctor_command(*, as_json: bool, areas: tuple[str, ...], **location: str | None) -> None:
     """Check the installation and list problems with remedies. Sends a short request to the models.
 
     Exits with 1 if there are errors.
@@ -60,7 +60,7 @@ def doctor_command(*, as_json: bool, areas: tuple[str, ...], **where: str | None
       holdfast doctor --area models --area skills
       holdfast doctor --json
     """
-    findings = _collect_findings(where["host"], where["data_dir"], str(where["cwd"]), areas)
+    findings = _collect_findings(location["host"], location["data_dir"], str(location["cwd"]), areas)
     shown = [item for item in findings if not areas or item.area in areas]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(Health(tuple(shown)))))
@@ -293,11 +293,11 @@ async def _render_prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> st
 
     from holdfast.domain.ids import SessionId
     from holdfast.engine.system_prompt import system_prompt
-    from holdfast.extensions.skills.skills import look_for_skills
-    from holdfast.runtime.engine_settings import lookout_for
+    from holdfast.extensions.skills.skills import find_skills
+    from holdfast.runtime.engine_settings import context_loader
 
     configuration = load_configuration(cwd, data_dir)
-    skills = look_for_skills(configuration, os.environ)
-    lookout = lookout_for(configuration.locations.directory, configuration.current, os.environ, skills.notes)
+    skills = find_skills(configuration, os.environ)
+    lookout = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
     place = await lookout.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

@@ -32,14 +32,15 @@ def skills_command() -> None:
 @skills_command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_skills(*, as_json: bool, **where: str | None) -> None:
+def list_skills(*, as_json: bool, **location: str | None) -> None:
     """List the skills of this directory, then skills with errors."""
     import msgspec
 
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         skills = connection.request(tuple[SkillInfo, ...], "GET", connection.path("skills"))
         states = connection.request(WorkspaceBody, "GET", connection.path()).skills
+        # The list of skills omits those with errors; only the workspace reports them.
         broken = [state for state in states if state.get("state")]
         if as_json:
             click.echo(msgspec.json.encode({"skills": skills, "broken": broken}))
@@ -54,10 +55,10 @@ def list_skills(*, as_json: bool, **where: str | None) -> None:
 @click.argument("skill", metavar="NAME")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def show_skill(*, skill: str, as_json: bool, **where: str | None) -> None:
+def show_skill(*, skill: str, as_json: bool, **location: str | None) -> None:
     """Show a skill, with its front matter."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         raw = connection.send("POST", connection.path("skills", "read"), body=SkillAsk(skill), can_repeat=True)
     if as_json:
         click.echo(raw.strip())
@@ -84,10 +85,10 @@ def commands_command() -> None:
 @commands_command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_commands(*, as_json: bool, **where: str | None) -> None:
+def list_commands(*, as_json: bool, **location: str | None) -> None:
     """List the commands of this directory."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         if as_json:
             click.echo(connection.send("GET", connection.path("commands")).strip())
             return
@@ -107,11 +108,11 @@ def list_commands(*, as_json: bool, **where: str | None) -> None:
 @click.argument("words", metavar="/NAME [ARGUMENTS]", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def show_command(*, words: tuple[str, ...], as_json: bool, **where: str | None) -> None:
+def show_command(*, words: tuple[str, ...], as_json: bool, **location: str | None) -> None:
     """Show the prompt of a command: the text that a model receives."""
     prompt = " ".join(words)
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         body = CommandAsk(prompt if prompt.startswith("/") else f"/{prompt}")
         raw = connection.send("POST", connection.path("commands", "expand"), body=body, can_repeat=True)
     if as_json:
@@ -142,10 +143,10 @@ def agents_command() -> None:
 @agents_command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_agents(*, as_json: bool, **where: str | None) -> None:
+def list_agents(*, as_json: bool, **location: str | None) -> None:
     """List the agents that a prompt or a model can use in this directory."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         if as_json:
             click.echo(connection.send("GET", connection.path("agents")).strip())
             return

@@ -36,8 +36,8 @@ def command() -> None:
     """
 
 
-def _open(where: dict[str, Any]) -> ServerConnection:
-    connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+def _open(location: dict[str, Any]) -> ServerConnection:
+    connection = ServerConnection(locate(location["host"], location["data_dir"]), location["cwd"])
     connection.open()
     return connection
 
@@ -45,22 +45,22 @@ def _open(where: dict[str, Any]) -> ServerConnection:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_servers(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def list_servers(*, as_json: bool, **location: Any) -> None:  # noqa: ANN401
     """List the servers of this directory, their state, and the number of problems they report."""
     with report_errors():
-        _print_servers(_wait_until_started(_open(where)), as_json=as_json)
+        _print_servers(_wait_until_started(_open(location)), as_json=as_json)
 
 
 @command.command()
 @click.argument("path")
 @location_options
-def start(*, path: str, **where: Any) -> None:  # noqa: ANN401
+def start(*, path: str, **location: Any) -> None:  # noqa: ANN401
     """Start the servers for a file."""
     with report_errors():
         # Only the remote server can check the file there.
-        if not where["host"] and not os.path.isfile(os.path.join(where["cwd"], path)):
+        if not location["host"] and not os.path.isfile(os.path.join(location["cwd"], path)):
             raise CommandError(f"There is no file {printable(path)}.")
-        connection = _open(where)
+        connection = _open(location)
         connection.send("POST", connection.path("lsps", "start"), body=LspPath(path))
         _print_servers(_wait_until_started(connection), as_json=False)
 
@@ -68,10 +68,10 @@ def start(*, path: str, **where: Any) -> None:  # noqa: ANN401
 @command.command()
 @click.argument("name", default="")
 @location_options
-def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
+def restart(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Restart a server, or all running servers."""
     with report_errors():
-        connection = _open(where)
+        connection = _open(location)
         names = connection.request(LspRestarted, "POST", connection.path("lsps", "restart"), body=LspName(name)).names
         if not names:
             print_stderr("No language server is running: it starts with the first file of its language.")
@@ -85,10 +85,10 @@ def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
 @command.command()
 @click.argument("name")
 @location_options
-def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
+def logs(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Show the history of a server, and its output."""
     with report_errors():
-        connection = _open(where)
+        connection = _open(location)
         log = connection.request(LspLog, "GET", connection.path("lsps", "log"), query=[("name", name)])
         if log.text:
             click.echo("\n".join(printable(line) for line in log.text.splitlines()))

@@ -51,12 +51,12 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the names of all tools.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for servers that are starting.")
 @location_options
-def list_servers(*, as_json: bool, no_wait: bool, **where: Any) -> None:  # noqa: ANN401
+def list_servers(*, as_json: bool, no_wait: bool, **location: Any) -> None:  # noqa: ANN401
     """List the servers of this directory, their state, and the number of their tools."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         servers = _wait_until_started(connection, timeout=0.0 if no_wait else _START_TIMEOUT)
-        withheld = _withheld(where)
+        withheld = _withheld(location)
         if as_json:
             rows = [
                 *(msgspec.to_builtins(info) for info in servers),
@@ -76,11 +76,11 @@ def _wait_until_started(connection: ServerConnection, timeout: float) -> list[Mc
         sleep(_POLL_INTERVAL)
 
 
-def _withheld(where: dict[str, Any]) -> list[str]:
+def _withheld(location: dict[str, Any]) -> list[str]:
     """Return the servers of a project that is not trusted."""
-    if where["host"]:
+    if location["host"]:
         return []
-    reading = load_configuration(where["cwd"], where["data_dir"]).snapshot()
+    reading = load_configuration(location["cwd"], location["data_dir"]).snapshot()
     return sorted({str(item.path[1]) for item in reading.withheld if item.path[0] == "mcp" and len(item.path) > 1})
 
 
@@ -115,10 +115,10 @@ def _count(count: int, what: str) -> str:
 @command.command()
 @click.argument("name")
 @location_options
-def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
+def logs(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Show the output of a server since its start: its stderr, and its log messages."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         _wait_until_started(connection, _START_TIMEOUT)
         text = connection.request(McpLog, "GET", connection.path("mcp", "log"), query=[("name", name)]).text
         if text:
@@ -130,10 +130,10 @@ def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
 @command.command()
 @click.argument("name")
 @location_options
-def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
+def restart(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Restart a server."""
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         connection.send("POST", connection.path("mcp", "restart"), body=McpName(name))
         _print_state(connection, name)
 
@@ -152,7 +152,7 @@ def _print_state(connection: ServerConnection, name: str) -> None:
 @click.argument("name")
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 @location_options
-def login(*, name: str, no_browser: bool, **where: Any) -> None:  # noqa: ANN401
+def login(*, name: str, no_browser: bool, **location: Any) -> None:  # noqa: ANN401
     """Log in to an MCP server, in a browser on the machine that runs the Holdfast server.
 
     \b
@@ -161,7 +161,7 @@ def login(*, name: str, no_browser: bool, **where: Any) -> None:  # noqa: ANN401
     import asyncio
 
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         _wait_until_started(connection, _START_TIMEOUT)
         asyncio.run(_log_in(connection, name, opens_browser=not no_browser and sys.stdout.isatty()))
         _print_state(connection, name)

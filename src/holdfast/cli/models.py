@@ -57,12 +57,13 @@ def command(
 
 def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_json: bool, refresh: bool) -> None:
     from holdfast.config.credentials import Credentials
-    from holdfast.runtime.model_selection import SelectedModels, means_of
+    from holdfast.runtime.model_selection import SelectedModels, model_sources
 
     configuration = load_configuration(cwd, data_dir)
+    # Model data is cached in the data directory, which also contains the trust file.
     data = Path(configuration.locations.trust_file).parent
     credentials = Credentials(configuration.locations.credentials_file, os.environ)
-    models = SelectedModels(means_of(configuration, credentials, data))
+    models = SelectedModels(model_sources(configuration, credentials, data))
     with progress_dots("Querying providers for their models") if refresh else nullcontext():
         chosen, views, problem = asyncio.run(_query_models(models, refresh=refresh))
     found = _matching(views, term) if term else [view for view in views if shows_all or _is_shown(view)]

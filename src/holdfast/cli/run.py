@@ -26,6 +26,7 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 class _Run(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; the error for an unknown option explains prompts that begin with a dash."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

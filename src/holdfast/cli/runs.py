@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | None) -> None:
+def list_runs(*, session: str | None, limit: int, as_json: bool, **location: str | None) -> None:
     """List the runs of this directory, newest first.
 
     \b
@@ -42,7 +42,7 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
       holdfast runs list --session 3f6c
     """
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         connection.open()
         query = (("session_id", resolve_session(connection, session) if session else None), ("limit", limit))
         if as_json:
@@ -61,7 +61,7 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
 @click.argument("run_id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
+def show(*, run_id: str, as_json: bool, **location: str | None) -> None:
     """Show a run and its text so far. A prefix of the id is sufficient.
 
     \b
@@ -71,7 +71,7 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
     from holdfast.cli.run_client.run_follow import fetch_run_complete
 
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         run = _find_run(connection, run_id)
         if as_json:
             click.echo(connection.send("GET", connection.path("runs", run.run_id)).strip())
@@ -96,7 +96,7 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
 @click.option("--raw", is_flag=True, help="Keep terminal control sequences in the answer.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @location_options
-def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet: bool, **where: str | None) -> None:
+def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet: bool, **location: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
     Ctrl-C stops waiting, not the run. Approvals are shown on a terminal; without a terminal they are refused, as in
@@ -119,7 +119,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
     output = RunOutput("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
     output.remedy = "The answer is stored: the same command prints it again."
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         run = _find_run(connection, run_id)
         events = RunEvents(run.run_id, run.session_id, output)
         approvals = ApprovalPrompt(connection, output, run.run_id, Terminal(uses_tty=True), is_attended=run.interactive)
@@ -132,21 +132,21 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
 @command.command()
 @click.argument("run_id", metavar="ID")
 @location_options
-def cancel(*, run_id: str, **where: str | None) -> None:
+def cancel(*, run_id: str, **location: str | None) -> None:
     """Cancel one run. Other runs of its session continue.
 
     \b
       holdfast runs cancel 9a41
     """
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         path = connection.path("runs", _find_run(connection, run_id).run_id, "cancel")
         run = connection.request(Run, "POST", path, query=(("client_id", connection.client_id),), can_repeat=True)
         click.echo(run.outcome or run.state)
 
 
-def _connection_for(where: dict[str, Any]) -> ServerConnection:
-    return ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+def _connection_for(location: dict[str, Any]) -> ServerConnection:
+    return ServerConnection(locate(location["host"], location["data_dir"]), location["cwd"])
 
 
 def _find_run(connection: ServerConnection, run_id: str) -> Run:

@@ -50,38 +50,38 @@ def server_command() -> None:
 @server_command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @server_options
-def status(*, as_json: bool, **where: str | None) -> None:
+def status(*, as_json: bool, **location: str | None) -> None:
     """Show the status of the server. Does not start one; exits with 4 if none is running.
 
     \b
       holdfast server status
       holdfast server status --json | jq .pid
     """
-    _print_status(where, as_json=as_json, can_start=False)
+    _print_status(location, as_json=as_json, can_start=False)
 
 
 @server_command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @server_options
-def start(*, as_json: bool, **where: str | None) -> None:
+def start(*, as_json: bool, **location: str | None) -> None:
     """Start the server in the background unless one is running. It exits a minute after the last client disconnects.
 
     \b
       holdfast server start
     """
-    _print_status(where, as_json=as_json, can_start=True)
+    _print_status(location, as_json=as_json, can_start=True)
 
 
-def _print_status(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) -> None:
+def _print_status(location: Mapping[str, str | None], *, as_json: bool, can_start: bool) -> None:
     import msgspec
 
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         with _report_unresponsive(connection):
             try:
                 connection.connect(can_start=can_start)
             except Unreachable:
-                if can_start or where["host"]:
+                if can_start or location["host"]:
                     raise
                 raise CommandError(_NOT_RUNNING) from None
             version = connection.request(VersionInfo, "GET", "/v1/version")
@@ -118,7 +118,7 @@ def _problem(connection: ServerConnection) -> str:
 @server_command.command()
 @click.option("--force", is_flag=True, help="Interrupt active runs.")
 @server_options
-def stop(*, force: bool, **where: str | None) -> None:
+def stop(*, force: bool, **location: str | None) -> None:
     """Stop the server and wait until it has exited.
 
     \b
@@ -126,7 +126,7 @@ def stop(*, force: bool, **where: str | None) -> None:
       holdfast server stop --force      active runs are interrupted, queued ones continue later
     """
     with report_errors():
-        connection = _connection_for(where)
+        connection = _connection_for(location)
         with _report_unresponsive(connection):
             try:
                 connection.connect(can_start=False)
@@ -141,8 +141,8 @@ def stop(*, force: bool, **where: str | None) -> None:
     click.echo("Stopped.")
 
 
-def _connection_for(where: Mapping[str, str | None]) -> ServerConnection:
-    connection = ServerConnection(locate(where["host"], where["data_dir"]))
+def _connection_for(location: Mapping[str, str | None]) -> ServerConnection:
+    connection = ServerConnection(locate(location["host"], location["data_dir"]))
     connection.timeout = _REQUEST_TIMEOUT
     return connection
 

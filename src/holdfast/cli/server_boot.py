@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.fast_import import load_msgspec, signals_blocked
-from holdfast.client.locate import TAKEN, ListenPlaces, listen_places
+from holdfast.client.locate import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 
@@ -47,7 +47,7 @@ def serve_fast(arguments: Sequence[str]) -> int | None:
 def run_server(args: ServeArgs) -> int:
     """Run the server until it stops. Returns the exit code."""
     try:
-        places = listen_places(args.host, args.data_dir, os.environ)
+        places = listen_addresses(args.host, args.data_dir, os.environ)
         if args.started_by_client:
             os.chdir("/")
         listener = bind_first(places.sockets, places.data_dir)
@@ -58,13 +58,13 @@ def run_server(args: ServeArgs) -> int:
     except HoldfastError as error:
         print_stderr(f"Error: {error}")
         is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
-        return TAKEN if is_taken and args.started_by_client else 1
+        return EXIT_ADDRESS_IN_USE if is_taken and args.started_by_client else 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _serve(args: ServeArgs, places: ListenPlaces, listener: UnixListener) -> None:
+def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener) -> None:
     # Imported modules are permanent: collections while they load would scan them repeatedly and free nothing.
     gc.disable()
     with signals_blocked():

@@ -23,7 +23,7 @@ from holdfast.client.errors import (
     message_of,
 )
 from holdfast.client.locate import ServerLocation, find, find_or_start, locate, unreachable
-from holdfast.client.server_check import gives_way
+from holdfast.client.server_check import replace_outdated
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.errors import BadRequest
 from holdfast.http11.messages import quote
@@ -109,7 +109,7 @@ class ServerConnection:
         """Return True if an older server has stopped so that a new one can be started. Checked once."""
         if self._has_checked_version:
             return False
-        is_outdated = gives_way(client)
+        is_outdated = replace_outdated(client)
         self._has_checked_version = True
         return is_outdated
 
@@ -141,6 +141,7 @@ class ServerConnection:
 
     def _open_workspace(self) -> None:
         body: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
+        # Only a local server receives the environment: variables of this machine have no meaning on another one.
         if self.location.address.path and self.location.again is None:
             body["env"] = environment_pairs(os.environ)
         joined = self.request_json("POST", "/v1/workspaces", body=body, can_repeat=True)
@@ -166,7 +167,7 @@ class ServerConnection:
         """Send a request and return the body of the response. Every status from 200 to 299 is a success (C-28)."""
         if self._client is None:
             raise Unreachable
-        raw = None if body is None else _encoded(body)
+        raw = None if body is None else _encode(body)
         seconds = self.timeout if seconds is None else seconds
         if self.deadline is not None:
             seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
@@ -223,9 +224,9 @@ class ServerConnection:
             client.close()
 
 
-def open_connection(where: Mapping[str, Any]) -> ServerConnection:
+def open_connection(location: Mapping[str, Any]) -> ServerConnection:
     """Connect to the workspace that a command's options select."""
-    connection = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
+    connection = ServerConnection(locate(location["host"], location["data_dir"]), location["cwd"])
     connection.open()
     return connection
 
@@ -246,7 +247,7 @@ def resource_path(workspace: str, *names: str) -> str:
     return "/v1/workspaces/" + "/".join(quote(name) for name in segments)
 
 
-def _encoded(body: object) -> bytes:
+def _encode(body: object) -> bytes:
     if isinstance(body, dict):
         return dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     import msgspec

@@ -35,7 +35,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
-def list_sessions(*, as_json: bool, **where: str | None) -> None:
+def list_sessions(*, as_json: bool, **location: str | None) -> None:
     """List the sessions of this directory, latest first.
 
     \b
@@ -44,7 +44,7 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
       holdfast sessions --cwd ~/another/project
     """
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         if as_json:
             click.echo(connection.send("GET", connection.path("sessions")).strip())
             return
@@ -61,7 +61,7 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
 @click.argument("session", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print the messages as JSON.")
 @location_options
-def show(*, session: str, as_json: bool, **where: str | None) -> None:
+def show(*, session: str, as_json: bool, **location: str | None) -> None:
     """Read a session.
 
     \b
@@ -69,21 +69,21 @@ def show(*, session: str, as_json: bool, **where: str | None) -> None:
       holdfast sessions show 3f6c --json
     """
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         _show(connection, resolve_session(connection, session), as_json=as_json)
 
 
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the messages as JSON.")
 @location_options
-def last(*, as_json: bool, **where: str | None) -> None:
+def last(*, as_json: bool, **location: str | None) -> None:
     """Read the session used last.
 
     \b
       holdfast sessions last | less
     """
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         latest = latest_session(connection)
         if latest is None:
             raise CommandError('There are no sessions here yet: start one with holdfast run "…".')
@@ -106,7 +106,7 @@ def _show(connection: ServerConnection, session: str, *, as_json: bool) -> None:
 @click.argument("session", metavar="ID")
 @click.argument("title", nargs=-1, required=True)
 @location_options
-def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
+def rename(*, session: str, title: tuple[str, ...], **location: str | None) -> None:
     """Change the title of a session.
 
     \b
@@ -116,7 +116,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
     if not name:
         raise click.UsageError("The title is empty.")
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         connection.send(
             "PUT", connection.path("sessions", resolve_session(connection, session)), body=SessionChange(name)
         )
@@ -126,7 +126,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
 @click.argument("session", metavar="ID")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @location_options
-def delete(*, session: str, yes: bool, **where: str | None) -> None:
+def delete(*, session: str, yes: bool, **location: str | None) -> None:
     """Delete a session with its messages, runs and file history.
 
     \b
@@ -134,7 +134,7 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
       holdfast sessions delete --yes 3f6c      in a script
     """
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         found = connection.request(Session, "GET", connection.path("sessions", resolve_session(connection, session)))
         if not yes:
             if not sys.stdin.isatty():
@@ -152,7 +152,7 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
     "-o", "--output", type=click.File("wb", atomic=True), default="-", help="Write to this file instead of stdout."
 )
 @location_options
-def export(*, session: str, form: str, output: BinaryIO, **where: str | None) -> None:
+def export(*, session: str, form: str, output: BinaryIO, **location: str | None) -> None:
     """Write a session to stdout or to a file.
 
     \b
@@ -162,10 +162,11 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
     import msgspec
 
     with report_errors():
-        connection = open_connection(where)
+        connection = open_connection(location)
         found = connection.request(Session, "GET", connection.path("sessions", resolve_session(connection, session)))
         messages = connection.request(tuple[Message, ...], "GET", connection.path("sessions", found.id, "messages"))
     if form == "json":
+        # Unfiltered: JSON escapes control characters.
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
         text = as_markdown(found, messages)

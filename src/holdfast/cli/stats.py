@@ -28,7 +28,7 @@ _BAR_WIDTH = 24
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--html", metavar="FILE", help="Write an HTML page with charts to this file.")
 @location_options
-def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str | None) -> None:
+def command(*, everywhere: bool, as_json: bool, html: str | None, **location: str | None) -> None:
     """Show usage statistics: sessions, runs, models, tools, tokens, cost.
 
     \b
@@ -39,7 +39,9 @@ def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str |
     import msgspec
 
     with report_errors():
-        connection = ServerConnection(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
+        connection = ServerConnection(
+            locate(location["host"], location["data_dir"]), "" if everywhere else str(location["cwd"])
+        )
         connection.open()
         query = (("zone", time.localtime().tm_gmtoff // 60),)
         stats = connection.request(Stats, "GET", "/v1/stats" if everywhere else connection.path("stats"), query=query)
@@ -61,8 +63,8 @@ def _write_page(file: str, stats: Stats, today: date) -> None:
 
 
 def _lines(stats: Stats, today: date) -> Iterable[str]:
-    where = stats.workspaces[0] if len(stats.workspaces) == 1 else f"{len(stats.workspaces)} directories"
-    yield click.style(where, bold=True)
+    directories = stats.workspaces[0] if len(stats.workspaces) == 1 else f"{len(stats.workspaces)} directories"
+    yield click.style(directories, bold=True)
     yield ""
     runs = sum(stats.runs.values())
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(stats.runs.items(), key=lambda item: -item[1]))

@@ -15,7 +15,13 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.problems import format_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import leaves
-from holdfast.extensions.trusted_files import TrustableFile, brought_files, give_trust, take_trust_back, untrusted
+from holdfast.extensions.trusted_files import (
+    TrustableFile,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
+)
 
 __all__ = ["command"]
 
@@ -54,14 +60,14 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 def _revoke(configuration: Configuration) -> None:
     anchor = configuration.snapshot().project.anchor
-    if take_trust_back(configuration, _trustable_files(configuration)):
+    if revoke_trust(configuration, _trustable_files(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
         click.echo(f"{printable(anchor)} was not trusted.", err=True)
 
 
 def _trustable_files(configuration: Configuration) -> tuple[TrustableFile, ...]:
-    return brought_files(configuration.locations, os.environ)
+    return find_trustable_files(configuration.locations, os.environ)
 
 
 def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None:
@@ -80,18 +86,19 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
     _show_files(files)
     if not project.files and not files:
         click.echo(_NO_SETTINGS.format(printable(anchor)), err=True)
-    is_trusted = project.is_trusted and not untrusted(files, configuration.trust)
+    is_trusted = project.is_trusted and not untrusted_files(files, configuration.trust)
     if is_trusted or only_shows:
         click.echo(f"{printable(anchor)} is {'' if is_trusted else 'not '}trusted.", err=True)
         return
     if broken:
+        # Trust applies to the contents of files: contents that cannot be parsed cannot be shown for a decision.
         raise CommandError("Correct these files first: they cannot be parsed.")
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("Use --yes to trust a project without a confirmation.")
         what = "these files" if project.files or files else "it"
         click.confirm(f"Do you trust {what}?", abort=True, err=True)
-    give_trust(configuration, files, at=time.time())
+    grant_trust(configuration, files, at=time.time())
     until = "one of these files changes" if project.files or files else "it contains settings"
     click.echo(f"{printable(anchor)} is trusted, until {until}.", err=True)
 
@@ -117,7 +124,7 @@ def _show_files(files: Sequence[TrustableFile]) -> None:
     """Print the hooks, and the permissions of commands and agents. Their texts are in the files."""
     for file in files:
         click.echo(printable(file.path))
-        for key, line, value in file.wants[:_MAX_SHOWN]:
+        for key, line, value in file.entries[:_MAX_SHOWN]:
             _print_setting(f"{key} = {value}" if value else key, line, needs_trust=True)
 
 

@@ -31,7 +31,7 @@ _DONE = {"restored": "was restored to version {}", "removed": "was removed", "un
 @click.option("--force", is_flag=True, help="Revert files that were changed since, too.")
 @location_options
 def command(
-    *, file: str | None, run_id: str, session: str, dry_run: bool, force: bool, cwd: str, **where: str | None
+    *, file: str | None, run_id: str, session: str, dry_run: bool, force: bool, cwd: str, **location: str | None
 ) -> None:
     """Revert the last change of FILE, the changes of a run, or those of the last run.
 
@@ -44,7 +44,7 @@ def command(
       holdfast undo --run ID --dry-run   show what would be reverted
     """
     with report_errors():
-        connection = ServerConnection(locate(where["host"], where["data_dir"]), cwd)
+        connection = ServerConnection(locate(location["host"], location["data_dir"]), cwd)
         connection.open()
         path = os.path.abspath(file) if file else ""
         run, chosen = resolve_run(connection, run_id), resolve_session(connection, session)

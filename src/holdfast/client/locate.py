@@ -1,8 +1,9 @@
 """Finds the server of a data directory, or starts it. Blocking, without an event loop, because commands are
 short-lived.
 
-The lock file of the data directory names the socket; `identity.py` checks that the right server listens there. Several
-clients may find no server at the same moment: a lock beside the socket lets one of them start it while the others wait.
+The lock file of the data directory names the socket; `server_check.py` checks that the right server listens there.
+Several clients may find no server at the same moment: a lock beside the socket lets one of them start it while the
+others wait.
 """
 
 import fcntl
@@ -27,19 +28,19 @@ from holdfast.client.paths import (
     socket_names,
     socket_path,
 )
-from holdfast.client.server_check import describe, gives_way, is_server_of
+from holdfast.client.server_check import describe, is_server_of, replace_outdated
 from holdfast.client.sync_client import SyncClient
 from holdfast.lockfile import LockOwner, directory_id, read_owner
 
 __all__ = [
-    "TAKEN",
-    "ListenPlaces",
+    "EXIT_ADDRESS_IN_USE",
+    "ListenAddresses",
     "ServerLocation",
     "exit_code",
     "find",
     "find_or_start",
     "last_lines",
-    "listen_places",
+    "listen_addresses",
     "locate",
     "prepare",
     "secure_directory",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 
-# Starts a server process for a client: detached, with its own log.
+# Server process: started detached, with its own log.
 
 _ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
@@ -117,20 +118,19 @@ def last_lines(log: str, begin: int) -> str:
     if not lines and is_full:
         return f" The disk of {log} is full: free some space. {_ELSEWHERE}"
     if not lines:
-        return f" It said nothing; {log} has no more."
+        return f" It printed no message, and {log} has none."
     return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
 
 
-# Finds the server of a data directory, or starts it. Blocking, without an event loop, because commands are short-
-# lived.
+# Location and start
 
-_IN_THE_WAY = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
-TAKEN = 75
+_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+EXIT_ADDRESS_IN_USE = 75
 """Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 
 _BETWEEN_TRIES = 0.005
 _BETWEEN_STARTS = 0.1
-_PATIENCE = 10.0
+_START_TIMEOUT = 10.0
 
 
 class ServerLocation(NamedTuple):
@@ -159,12 +159,12 @@ class ServerLocation(NamedTuple):
         return socket_path(next(socket_names(self.data_dir, _usual_data_directory())), self.directories)
 
     @property
-    def can_come_back(self) -> bool:
+    def can_be_restored(self) -> bool:
         """True if this client can restore a server that does not respond."""
         return self.can_be_started or self.again is not None
 
 
-class ListenPlaces(NamedTuple):
+class ListenAddresses(NamedTuple):
     """The data directory of a server, and its listeners: the first free one of the sockets, and optionally TCP."""
 
     data_dir: str
@@ -185,7 +185,7 @@ def locate(
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
     if named and named.startswith("ssh:"):
-        return _forwarded(named, ServerLocation(Address(), chosen, can_be_started=False), known)
+        return _locate_remote(named, ServerLocation(Address(), chosen, can_be_started=False), known)
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
@@ -195,16 +195,16 @@ def locate(
     return where._replace(address=Address(path=path, data_id=directory_id(chosen)))
 
 
-def listen_places(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenPlaces:
+def listen_addresses(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenAddresses:
     """Determine where a server listens. A TCP host is additional: the unix socket always exists."""
     chosen = _chosen_directory(data_dir, environment)
     named = host or environment.get("HOLDFAST_HOST")
     address = parse_host(named) if named else Address()
     if address.path:
-        return ListenPlaces(chosen, (address.path,), None)
+        return ListenAddresses(chosen, (address.path,), None)
     directories = socket_directories(environment, os.getuid())
     sockets = tuple(socket_path(name, directories) for name in socket_names(chosen, _usual_data_directory()))
-    return ListenPlaces(chosen, sockets, (address.host, address.port) if address.host else None)
+    return ListenAddresses(chosen, sockets, (address.host, address.port) if address.host else None)
 
 
 def _chosen_directory(data_dir: str | None, environment: Mapping[str, str]) -> str:
@@ -232,35 +232,35 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _forwarded(host: str, where: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
+def _locate_remote(host: str, where: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
     # Imported on demand: every command loads this module, and few need ssh.
     forward = import_module("holdfast.client.ssh")
     target = forward.parse_target(host)
-    way = forward.SshForward(target, environment)
-    way.open()
-    return where._replace(address=Address(path=way.path), again=way.open, directory=target.directory)
+    tunnel = forward.SshForward(target, environment)
+    tunnel.open()
+    return where._replace(address=Address(path=tunnel.path), again=tunnel.open, directory=target.directory)
 
 
-def find(where: ServerLocation, patience: float = _PATIENCE) -> SyncClient | None:
+def find(where: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
     """Return a client with an open connection to the running server, or None if there is none.
 
     A server given as a host is accepted as it is. Any other server has to prove that it has the data directory. Raises
     `TimedOut` if a server accepts the connection and does not respond.
     """
     if not where.can_be_started:
-        client = _connected(where.address)
+        client = _connect(where.address)
         if client is None and where.again is not None:
             where.again()
-            client = _connected(where.address)
+            client = _connect(where.address)
         return client
     owner = read_owner(where.data_dir)
     data_id = directory_id(where.data_dir)
     for path in _candidates(where, owner):
-        client = _connected(Address(path=path, data_id=data_id)) if _is_secure(path) else None
+        client = _connect(Address(path=path, data_id=data_id)) if _is_secure(path) else None
         if client is None:
             continue
         try:
-            client.server = describe(client, patience)
+            client.server = describe(client, timeout)
             if is_server_of(client, where.data_dir, owner):
                 return client
         except BaseException:
@@ -281,14 +281,16 @@ def _candidates(where: ServerLocation, owner: LockOwner | None) -> Iterator[str]
         seen.add(owner.socket)
         yield owner.socket
     usual = where.usual
-    earlier = [] if owner is None or owner.socket else [_noted(where.data_dir), _beside(usual, "server.sock")]
+    earlier = (
+        [] if owner is None or owner.socket else [_recorded_socket(where.data_dir), _sibling(usual, "server.sock")]
+    )
     for path in (usual, *earlier):
         if path not in seen:
             seen.add(path)
             yield path
 
 
-def _noted(data_dir: str) -> str:
+def _recorded_socket(data_dir: str) -> str:
     try:
         with open(os.path.join(data_dir, "socket"), encoding="utf-8") as file:
             return file.read(1024)
@@ -296,7 +298,7 @@ def _noted(data_dir: str) -> str:
         return ""
 
 
-def _beside(path: str, name: str) -> str:
+def _sibling(path: str, name: str) -> str:
     return os.path.join(os.path.dirname(path), name)
 
 
@@ -316,7 +318,7 @@ def find_or_start(
     where: ServerLocation,
     *,
     command: Sequence[str] | None = None,
-    patience: float = _PATIENCE,
+    timeout: float = _START_TIMEOUT,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SyncClient:
     """Return a client with an open connection to the server, which is started if necessary and possible. `meanwhile` is
@@ -325,10 +327,10 @@ def find_or_start(
     Raises `Unreachable` if no server responds and it must not be started, and `StartFailed` with the end of its log if
     it does not become ready.
     """
-    client = find(where, patience)
+    client = find(where, timeout)
     if client is not None:
         try:
-            if not (where.can_be_started and gives_way(client)):
+            if not (where.can_be_started and replace_outdated(client)):
                 return client
         except BaseException:
             client.close()
@@ -336,7 +338,7 @@ def find_or_start(
     if not where.can_be_started:
         raise unreachable(where)
     secure_directory(os.path.dirname(where.usual))
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     with _starter(where, deadline) as client:
         if client is not None:
             return client
@@ -380,7 +382,7 @@ def _token(data_dir: str) -> str:
         return ""
 
 
-def _connected(address: Address) -> SyncClient | None:
+def _connect(address: Address) -> SyncClient | None:
     client = SyncClient(address)
     try:
         client.connect()
@@ -400,7 +402,7 @@ def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | No
         raise UnsafePath(f"The file {path} cannot be opened: {error.strerror}.") from None
     try:
         client = None
-        while not _is_taken(lock):
+        while not _is_in_use(lock):
             if not _pause(deadline):
                 raise StartFailed("Another client is starting the server and does not get ready: try again later.")
             client = _ready(where, deadline)
@@ -411,7 +413,7 @@ def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | No
         os.close(lock)
 
 
-def _is_taken(lock: int) -> bool:
+def _is_in_use(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -439,9 +441,9 @@ def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanw
             client = _ready(where, deadline)
             if client is not None:
                 return client
-            if code != TAKEN:
+            if code != EXIT_ADDRESS_IN_USE:
                 raise StartFailed(f"The server stopped while it was starting.{last_lines(where.log, begin)}")
-            taken = f"{_IN_THE_WAY}{last_lines(where.log, begin)}"
+            taken = f"{_BLOCKED}{last_lines(where.log, begin)}"
             if _pause(deadline, _BETWEEN_STARTS):
                 process, begin = spawn(command, where.log)
                 continue

@@ -14,10 +14,10 @@ from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.lockfile import LockOwner, directory_id
 from holdfast.protocol.version import PROTOCOL
 
-__all__ = ["VersionMismatch", "describe", "end_of", "gives_way", "is_server_of"]
+__all__ = ["VersionMismatch", "describe", "end_of", "is_server_of", "replace_outdated"]
 
 
-_PATIENCE = 5.0
+_EXIT_TIMEOUT = 5.0
 _REPLACE = b'{"command":"replace"}'
 
 
@@ -25,7 +25,7 @@ class VersionMismatch(ClientError):
     """Client and server are of different ages and do not understand each other."""
 
 
-def gives_way(client: SyncClient) -> bool:
+def replace_outdated(client: SyncClient) -> bool:
     """Return whether an identified server was older and has exited. Raises `VersionMismatch` if it keeps running and
     its protocol is incompatible.
     """
@@ -36,7 +36,7 @@ def gives_way(client: SyncClient) -> bool:
         raise VersionMismatch(f"The server is newer ({server.version}) than this command ({__version__}): update it.")
     # A server that does not name its data directory is older, whatever version it states.
     is_older = server.protocol < PROTOCOL or not server.data_id or _parts(server.version) < _parts(__version__)
-    if is_older and _has_left(client, server.pid):
+    if is_older and _has_exited(client, server.pid):
         return True
     if server.protocol < PROTOCOL:
         raise VersionMismatch(
@@ -52,20 +52,20 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else (1 << 30,)
 
 
-def _has_left(client: SyncClient, process: int) -> bool:
+def _has_exited(client: SyncClient, process: int) -> bool:
     """Request the exit of the server and wait for it. Returns whether the server agreed."""
-    watch = end_of(process)
+    poll = end_of(process)
     try:
         status, _ = client.request("POST", "/v1/control", body=_REPLACE)
         if not 200 <= status < 300:
             return False
         client.close()
-        if watch is not None:
-            select.select([watch], [], [], _PATIENCE)
+        if poll is not None:
+            select.select([poll], [], [], _EXIT_TIMEOUT)
         return True
     finally:
-        if watch is not None:
-            os.close(watch)
+        if poll is not None:
+            os.close(poll)
 
 
 def end_of(process: int) -> int | None:

@@ -111,7 +111,7 @@ class WorkspaceConnection:
                 continue
             missed += 1
             on_trouble(str(events.trouble or ""))
-            if missed % 2 == 0 and self._where.can_come_back:
+            if missed % 2 == 0 and self._where.can_be_restored:
                 try:
                     await self.enter()
                 except ClientError as error:

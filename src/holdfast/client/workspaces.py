@@ -61,7 +61,7 @@ from holdfast.protocol.extension_routes import (
 __all__ = ["ExtensionMethods", "LspMethods", "McpMethods", "WebMethods", "WorkspaceMethods"]
 
 
-# Client methods for skills, commands and agents.
+# Skills, commands and agents
 
 
 class ExtensionMethods(RouteMethods):
@@ -91,7 +91,7 @@ class ExtensionMethods(RouteMethods):
         return await self._call(tuple[AgentNote, ...], "list_agents", id=workspace)
 
 
-# Client methods for language servers.
+# Language servers
 
 
 class LspMethods(RouteMethods):
@@ -122,7 +122,7 @@ class LspMethods(RouteMethods):
         return await self._call(LspLog, "lsp_log", query=[("name", name)], id=workspace)
 
 
-# Client methods for MCP servers.
+# MCP servers
 
 
 class McpMethods(RouteMethods):
@@ -194,7 +194,7 @@ class McpMethods(RouteMethods):
         await self._send("mcp_lend", body=McpLoan(self.client_id, servers), id=workspace)
 
 
-# Client methods for web access: login and return of browser pages.
+# Web access: login of browser pages
 
 
 class WebMethods(RouteMethods):
@@ -225,7 +225,7 @@ class WebMethods(RouteMethods):
         return await self._call(PagePass, "return_page", body=PageReturn(page, proof))
 
 
-# Client methods for the server, its workspaces, their configuration and extensions.
+# The server and its workspaces
 
 _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]

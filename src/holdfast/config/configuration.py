@@ -74,6 +74,7 @@ class Configuration:
         *,
         trust: TrustStore | None = None,
         run: CommandRunner | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.locations = places
         self.trust = trust or TrustStore(places.trust_file)
@@ -86,7 +87,7 @@ class Configuration:
         self._trust_signature: Signature = None
         self._variables: dict[str, str] | None = None
         self._snapshot = self._read()
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = on_change
         """Called during the first access after a change of the merged settings."""
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ from holdfast.domain.events import (
     QuestionNotificationEvent,
     QuestionRequestEvent,
 )
-from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.messages import replace_surrogates
 from holdfast.domain.tools import Inquiry, Permit, ToolContext
@@ -213,22 +213,22 @@ class Approvals:
 
     def __init__(
         self,
-        workspace: WorkspaceId,
+        recorder: Recorder,
         ledger: Ledger,
         new_id: NewId,
-        recorder: Recorder,
         judge: Judge = lambda _: Verdict("allow"),
         *,
-        timeout: float = 86_400.0,
+        save_rule: Callable[[str], None] | None = None,
+        timeout: Callable[[], float] = lambda: 86_400.0,
     ) -> None:
         self.judge = judge
         self.skips = False
         """Auto-approval: requests are granted. Calls that a rule denies stay denied."""
-        self.save_rule: Callable[[str], None] | None = None
+        self.save_rule = save_rule
         """Stores a rule permanently; without it, a rule is valid until the workspace is closed."""
         self.timeout = timeout
-        """Seconds until a request expires while no client is attached."""
-        self._workspace = workspace
+        """Returns the number of seconds until a request expires while no client is attached."""
+        self._workspace = recorder.record.id
         self._ledger = ledger
         self._new_id = new_id
         self._recorder = recorder
@@ -469,7 +469,7 @@ class Approvals:
     def _arm(self, opened: _Open) -> None:
         if self._readers == 0 and opened.timer is None:
             loop = asyncio.get_running_loop()
-            opened.timer = loop.call_later(self.timeout, self._expire, opened)
+            opened.timer = loop.call_later(self.timeout(), self._expire, opened)
 
     def _expire(self, opened: _Open) -> None:
         """Deny a request after its timeout. If that cannot be stored, start the timeout again."""

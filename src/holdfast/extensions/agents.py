@@ -1,4 +1,7 @@
-"""The user-defined agents of one workspace."""
+"""The user-defined agents of one workspace.
+
+An agent is a Markdown file with front matter: name, description, tools, model, and instructions as the body.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,23 +15,20 @@ from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool, canonical_tool_name
 from holdfast.engine.ports import Tools
 from holdfast.engine.run_context import SubagentType
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.markdown_dir import CachedScan, Looking, MarkdownDirectory, MarkdownFile
+from holdfast.extensions.markdown_dir import CachedScan, MarkdownDirectory, MarkdownFile, ScannedExtension
 from holdfast.extensions.markdown_document import (
     Document,
     Value,
-    document_of,
+    file_problem,
     first_error,
     model_problems,
-    problem_in,
-    text_in,
-    texts,
+    parse_file,
+    split_list,
+    text_field,
 )
-from holdfast.extensions.search_paths import Owner, agent_folders, our_model
+from holdfast.extensions.search_paths import Owner, agent_directories, resolve_model_alias
 
-__all__ = ["AgentFile", "Agents", "FoundAgents", "read_agent"]
-
-
-# Parses an agent file: name, description, tools, model and instructions. Pure.
+__all__ = ["AgentFile", "Agents", "FoundAgents", "parse_agent"]
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
 
@@ -47,7 +47,7 @@ class AgentFile(msgspec.Struct, frozen=True):
     tools: tuple[str, ...] | None = None
     model: str = ""
     digest: str = ""
-    needs: tuple[tuple[str, int], ...] = ()
+    trust_keys: tuple[tuple[str, int], ...] = ()
     model_line: int = 0
     tools_line: int = 0
     problems: tuple[Problem, ...] = ()
@@ -58,24 +58,24 @@ class AgentFile(msgspec.Struct, frozen=True):
         return first_error(self.problems)
 
 
-def read_agent(file: MarkdownFile) -> AgentFile:
+def parse_agent(file: MarkdownFile) -> AgentFile:
     """Parse an agent file. Problems are stored in the result."""
-    document = document_of(file)
+    document = parse_file(file)
     name = file.name.rpartition(":")[2]
     if not isinstance(document, Problem):
-        name = text_in(document, "name") or name
-        document = _refused(file, document, name) or document
+        name = text_field(document, "name") or name
+        document = _first_problem(file, document, name) or document
     if isinstance(document, Problem):
         return AgentFile(name, file.path, file.folder.owner, problems=(document,))
     tools = _tools(document)
-    model = our_model(text_in(document, "model"))
+    model = resolve_model_alias(text_field(document, "model"))
     keys = ["tools", *(["model"] if model else [])] if file.folder.owner == "project" else []
     return AgentFile(
         name,
         file.path,
         file.folder.owner,
         document.body.strip(),
-        text_in(document, "description"),
+        text_field(document, "description"),
         tools,
         model,
         content_digest(file.data),
@@ -86,22 +86,24 @@ def read_agent(file: MarkdownFile) -> AgentFile:
     )
 
 
-def _refused(file: MarkdownFile, document: Document, name: str) -> Problem | None:
+def _first_problem(file: MarkdownFile, document: Document, name: str) -> Problem | None:
     if not _NAME.fullmatch(name):
         text = "expected a letter, then letters, digits, hyphens or underscores."
-        return problem_in(file, document.lines.get("name", 0), text, "name")
-    if not text_in(document, "description"):
-        text = "is missing: it says when to send the agent."
-        return problem_in(file, document.lines.get("description", 1), text, "description")
+        return file_problem(file, document.lines.get("name", 0), text, "name")
+    if not text_field(document, "description"):
+        text = "is missing: it describes when to use the agent."
+        return file_problem(file, document.lines.get("description", 1), text, "description")
     if not _are_names(document.fields.get("tools", "")):
         # Ignoring the key would grant all tools, more than intended.
         text = "expected names, with commas between them or as a list."
-        return problem_in(file, document.lines["tools"], text, "tools")
-    if forbidding := next((key for key in document.fields if key.replace("-", "").lower() == "disallowedtools"), None):
+        return file_problem(file, document.lines["tools"], text, "tools")
+    if disallowing := next((key for key in document.fields if key.replace("-", "").lower() == "disallowedtools"), None):
         text = "is not supported: name the tools it may use with tools."
-        return problem_in(file, document.lines.get(forbidding, 0), text, forbidding)
+        return file_problem(file, document.lines.get(disallowing, 0), text, disallowing)
     if not document.body.strip():
-        return problem_in(file, document.body_line, "there is no text below: it tells the agent how to work.")
+        return file_problem(
+            file, document.body_line, "there is no text below: the body contains the instructions of the agent."
+        )
     return None
 
 
@@ -112,7 +114,7 @@ def _are_names(value: Value) -> bool:
 def _tools(document: Document) -> tuple[str, ...] | None:
     if "tools" not in document.fields:
         return None
-    found = texts(document.fields["tools"])
+    found = split_list(document.fields["tools"])
     return (
         None
         if found in ((), ("*",))
@@ -120,10 +122,8 @@ def _tools(document: Document) -> tuple[str, ...] | None:
     )
 
 
-# The user-defined agents of one workspace.
-
-_LOOKING = frozenset({"glob", "grep", "ls", "view"})
-_KIND = "agent:"
+_READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
+_TYPE_PREFIX = "agent:"
 
 
 class FoundAgents(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class FoundAgents(msgspec.Struct, frozen=True):
     """Agents with the same name as one of higher precedence."""
 
 
-class _NamedTools:
+class _FilteredTools:
     """Restricts tools to these names. Without names, all tools except those that require user interaction."""
 
     def __init__(self, tools: Tools, names: frozenset[str] | None) -> None:
@@ -144,64 +144,64 @@ class _NamedTools:
 
     async def current(self) -> Sequence[Tool]:
         """Return the permitted tools."""
-        every = await self._tools.current()
+        all_tools = await self._tools.current()
         if self._names is not None:
-            return tuple(tool for tool in every if tool.spec.name in self._names)
-        return tuple(tool for tool in every if tool.spec.name not in INTERACTIVE_TOOLS)
+            return tuple(tool for tool in all_tools if tool.spec.name in self._names)
+        return tuple(tool for tool in all_tools if tool.spec.name not in INTERACTIVE_TOOLS)
 
 
-class Agents(Looking[FoundAgents]):
+class Agents(ScannedExtension[FoundAgents]):
     """Scans when the workspace opens, before each run, and when the list is requested."""
 
-    def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
-        self._trust = ground.configuration.trust
-        shelf = MarkdownDirectory("files", read_agent)
-        folders = agent_folders(ground.configuration.locations, environment)
-        super().__init__(CachedScan(lambda: _found(shelf.look(folders)), FoundAgents()))
+    def __init__(self, context: ExtensionContext, environment: Mapping[str, str]) -> None:
+        self._trust = context.configuration.trust
+        directory = MarkdownDirectory("files", parse_agent)
+        folders = agent_directories(context.configuration.locations, environment)
+        super().__init__(CachedScan(lambda: _select(directory.scan(folders)), FoundAgents()))
 
-    def offered(self) -> tuple[tuple[str, str], ...]:
+    def descriptions(self) -> tuple[tuple[str, str], ...]:
         """Return the names and descriptions for the agent tool."""
         return tuple((agent.name, agent.description) for agent in self.current.usable)
 
     def notes(self) -> tuple[AgentNote, ...]:
         """Return the agents for clients."""
-        return tuple(self._note(agent) for agent in self.current.usable)
+        return tuple(self._to_note(agent) for agent in self.current.usable)
 
     def subagent_type(self, kind: str, tools: Tools) -> SubagentType | None:
         """Return the tools, model and prompt of an agent, or None if there is no such agent. An untrusted one is
         read-only.
         """
-        if not kind.startswith(_KIND):
+        if not kind.startswith(_TYPE_PREFIX):
             return None
-        name = kind.removeprefix(_KIND)
+        name = kind.removeprefix(_TYPE_PREFIX)
         agent = next((item for item in self.current.usable if item.name == name), None)
         if agent is None:
             return None
-        if self.withheld(agent):
-            return SubagentType(_NamedTools(tools, _LOOKING), prompt=agent.prompt)
+        if self.withheld_keys(agent):
+            return SubagentType(_FilteredTools(tools, _READ_ONLY_TOOLS), prompt=agent.prompt)
         names = None if agent.tools is None else frozenset(agent.tools) - INTERACTIVE_TOOLS
-        return SubagentType(_NamedTools(tools, names), agent.model or "large", prompt=agent.prompt)
+        return SubagentType(_FilteredTools(tools, names), agent.model or "large", prompt=agent.prompt)
 
-    def withheld(self, agent: AgentFile) -> tuple[str, ...]:
+    def withheld_keys(self, agent: AgentFile) -> tuple[str, ...]:
         """Return the front matter keys that have no effect until the file is trusted."""
-        if not agent.needs or self._trust.is_file_trusted(agent.path, agent.digest):
+        if not agent.trust_keys or self._trust.is_file_trusted(agent.path, agent.digest):
             return ()
-        return tuple(key for key, _ in agent.needs)
+        return tuple(key for key, _ in agent.trust_keys)
 
-    def _note(self, agent: AgentFile) -> AgentNote:
-        withheld = self.withheld(agent)
+    def _to_note(self, agent: AgentFile) -> AgentNote:
+        withheld = self.withheld_keys(agent)
         return AgentNote(
             agent.name,
             "project" if agent.owner == "project" else "user",
             agent.description,
             agent.path,
             "" if withheld else agent.model,
-            tuple(sorted(_LOOKING)) if withheld else agent.tools,
+            tuple(sorted(_READ_ONLY_TOOLS)) if withheld else agent.tools,
             withheld,
         )
 
 
-def _found(agents: Sequence[AgentFile]) -> FoundAgents:
+def _select(agents: Sequence[AgentFile]) -> FoundAgents:
     usable = {agent.name: agent for agent in agents if not agent.error}
     problems = tuple(problem for agent in agents for problem in agent.problems)
     hidden = tuple(agent for agent in agents if not agent.error and usable[agent.name] is not agent)

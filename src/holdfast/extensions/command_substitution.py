@@ -25,10 +25,10 @@ class Substitution:
     def __init__(self, spawn: GuardedSpawn) -> None:
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        self._home = threading.get_ident()
+        self._loop_thread = threading.get_ident()
 
     def __call__(self, command: str, environment: Mapping[str, str]) -> str:
-        if threading.get_ident() == self._home:
+        if threading.get_ident() == self._loop_thread:
             # Called on the event loop's own thread, which would wait for itself: run the command without the guard.
             return run_command(command, environment)
         try:

@@ -1,4 +1,8 @@
-"""The slash commands of one workspace: files, user-invocable skills, and commands of other providers."""
+"""The slash commands of one workspace: files, user-invocable skills, and commands of other providers.
+
+A command is a Markdown file whose body is the prompt. Placeholders in it (`$ARGUMENTS`, `$1`, `$NAME`) are replaced by
+the words that follow the name of the command. Parsing and expansion are pure; `Commands` scans the disk.
+"""
 
 import re
 import shlex
@@ -13,17 +17,17 @@ from holdfast.domain.extensions import CommandArgument, CommandNote, CommandSour
 from holdfast.domain.permission_rules import BadRule, parse_rules
 from holdfast.domain.runs import Brief
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.markdown_dir import CachedScan, Looking, MarkdownDirectory, MarkdownFile
+from holdfast.extensions.markdown_dir import CachedScan, MarkdownDirectory, MarkdownFile, ScannedExtension
 from holdfast.extensions.markdown_document import (
     Document,
-    document_of,
+    file_problem,
     first_error,
     model_problems,
-    problem_in,
-    text_in,
-    texts,
+    parse_file,
+    split_list,
+    text_field,
 )
-from holdfast.extensions.search_paths import Owner, command_folders, our_model
+from holdfast.extensions.search_paths import Owner, command_directories, resolve_model_alias
 from holdfast.extensions.skills.skills import Skills
 
 __all__ = [
@@ -33,20 +37,17 @@ __all__ = [
     "Commands",
     "FoundCommands",
     "SkillCommands",
-    "expanded",
-    "invocation",
-    "mentions",
+    "expand_template",
+    "mentioned_agents",
     "named_arguments",
-    "read_command",
+    "parse_command",
+    "parse_invocation",
     "split_words",
 ]
 
-
-# Parses a command file: name, text, model and permissions. Pure.
-
 COMMAND_NAME = r"\w[\w.-]*(?::[\w.-]+)*"
-_NAMED = re.compile(r"\$([A-Z][A-Z0-9_]*)")
-_LONGEST_LINE = 100
+_NAMED_PLACEHOLDER = re.compile(r"\$([A-Z][A-Z0-9_]*)")
+_MAX_DESCRIPTION = 100
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class Command(msgspec.Struct, frozen=True):
     model: str = ""
     allow: tuple[str, ...] = ()
     digest: str = ""
-    needs: tuple[tuple[str, int], ...] = ()
+    trust_keys: tuple[tuple[str, int], ...] = ()
     """Keys that require trust, with their lines."""
     model_line: int = 0
     problems: tuple[Problem, ...] = ()
@@ -75,15 +76,15 @@ class Command(msgspec.Struct, frozen=True):
         return first_error(self.problems)
 
 
-def read_command(file: MarkdownFile) -> Command:
+def parse_command(file: MarkdownFile) -> Command:
     """Parse a command file. Problems are stored in the result."""
-    document = document_of(file)
+    document = parse_file(file)
     if not isinstance(document, Problem):
-        document = _refused(file, document) or document
+        document = _first_problem(file, document) or document
     if isinstance(document, Problem):
         return Command(file.name, file.path, file.folder.owner, problems=(document,))
-    allow, problems = _rules(file, document)
-    model = our_model(text_in(document, "model"))
+    allow, problems = _parse_allowed_tools(file, document)
+    model = resolve_model_alias(text_field(document, "model"))
     keys = [key for key, wanted in (("model", model), ("allowed-tools", allow)) if wanted]
     is_project = file.folder.owner == "project"
     return Command(
@@ -91,8 +92,8 @@ def read_command(file: MarkdownFile) -> Command:
         file.path,
         file.folder.owner,
         document.body.strip(),
-        text_in(document, "description") or _first_line(document.body),
-        _hint(document),
+        text_field(document, "description") or _first_line(document.body),
+        _argument_hint(document),
         model,
         allow,
         content_digest(file.data),
@@ -104,22 +105,22 @@ def read_command(file: MarkdownFile) -> Command:
 
 def named_arguments(body: str) -> tuple[str, ...]:
     """Return the named placeholders in order, without duplicates."""
-    return tuple(dict.fromkeys(name for name in _NAMED.findall(body) if name != "ARGUMENTS"))
+    return tuple(dict.fromkeys(name for name in _NAMED_PLACEHOLDER.findall(body) if name != "ARGUMENTS"))
 
 
-def _refused(file: MarkdownFile, document: Document) -> Problem | None:
+def _first_problem(file: MarkdownFile, document: Document) -> Problem | None:
     if not document.body.strip():
-        return problem_in(file, document.body_line, "there is no text below: it would be an empty prompt.")
+        return file_problem(file, document.body_line, "there is no text below: it would be an empty prompt.")
     if not re.fullmatch(COMMAND_NAME, file.name):
-        return problem_in(file, 0, "nobody can type its name: rename it to letters, digits, dots and hyphens.")
+        return file_problem(file, 0, "its name cannot be typed: rename it to letters, digits, dots and hyphens.")
     return None
 
 
-def _rules(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+def _parse_allowed_tools(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
     key = "allowed-tools"
     kept: list[str] = []
     problems: list[Problem] = []
-    for text in texts(document.fields.get(key)):
+    for text in split_list(document.fields.get(key)):
         try:
             kept.append(parse_rules(text, "allow")[-1].ours)
         except BadRule as error:
@@ -127,7 +128,7 @@ def _rules(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tup
     return tuple(kept), tuple(problems)
 
 
-def _hint(document: Document) -> str:
+def _argument_hint(document: Document) -> str:
     value = document.fields.get("argument-hint", "")
     if isinstance(value, list):
         return f"[{', '.join(item for item in value if isinstance(item, str))}]"
@@ -136,23 +137,23 @@ def _hint(document: Document) -> str:
 
 def _first_line(body: str) -> str:
     line = next((line.strip(" #*\t") for line in body.splitlines() if line.strip(" #*\t")), "")
-    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
+    return line if len(line) <= _MAX_DESCRIPTION else line[: _MAX_DESCRIPTION - 1] + "…"
 
 
-# Expansion of slash commands to prompts. Pure.
+# Expansion to prompts.
 
 _INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
-_PLACE = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
-_NUMBERED = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
-_LINES = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
-_RUN_THEM = (
+_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
+_POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
+_SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
+_SHELL_LINE_NOTE = (
     "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
     " each as it stands there.)"
 )
 _MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
 
 
-def invocation(prompt: str) -> tuple[str, str] | None:
+def parse_invocation(prompt: str) -> tuple[str, str] | None:
     """Return the command name and the text after it, or None. Paths such as `/etc/hosts` are not commands."""
     found = _INVOCATION.match(prompt.lstrip())
     return None if found is None else (found[1], (found[2] or "").strip())
@@ -166,14 +167,14 @@ def split_words(text: str) -> list[str]:
         return text.split()
 
 
-def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) -> str:
-    """Return the text of a command with its arguments inserted; `given` are additional named arguments."""
+def expand_template(body: str, arguments: str, named: Mapping[str, str] | None = None) -> str:
+    """Return the text of a command with its arguments inserted; `named` are additional named arguments."""
     names = named_arguments(body)
     words = split_words(arguments)
-    values = {**_assigned(names, words), **(given or {})}
-    if not _NUMBERED.search(body):
+    values = {**_named_values(names, words), **(named or {})}
+    if not _POSITIONAL_PLACEHOLDER.search(body):
         rest = [word for word in words if not _is_assignment(word, names)]
-        values = {**_in_order([name for name in names if name not in values], rest), **values}
+        values = {**_positional_values([name for name in names if name not in values], rest), **values}
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
@@ -183,13 +184,13 @@ def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) 
             return words[int(name) - 1] if len(words) >= int(name) else ""
         return values.get(name, found[0])
 
-    text = _PLACE.sub(value, body)
-    if arguments and not _NUMBERED.search(body) and not names:
+    text = _PLACEHOLDER.sub(value, body)
+    if arguments and not _POSITIONAL_PLACEHOLDER.search(body) and not names:
         text += f"\n\n{arguments}"
-    return f"{text}\n\n{_RUN_THEM}" if _LINES.search(body) else text
+    return f"{text}\n\n{_SHELL_LINE_NOTE}" if _SHELL_LINE.search(body) else text
 
 
-def mentions(prompt: str, agents: Sequence[str]) -> tuple[str, ...]:
+def mentioned_agents(prompt: str, agents: Sequence[str]) -> tuple[str, ...]:
     """Return the agents that the prompt mentions with an `@`, without duplicates."""
     known = {name.lower(): name for name in agents}
     found = (known.get(name.lower()) for name in _MENTION.findall(prompt))
@@ -201,12 +202,12 @@ def _is_assignment(word: str, names: Sequence[str]) -> bool:
     return bool(equals) and name in names
 
 
-def _assigned(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+def _named_values(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     pairs = (word.partition("=") for word in words if _is_assignment(word, names))
     return {name: value for name, _, value in pairs}
 
 
-def _in_order(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+def _positional_values(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     """Assign a word to each name; the last name receives all remaining words."""
     if not names or not words:
         return {}
@@ -215,7 +216,7 @@ def _in_order(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     return {**first, names[-1]: " ".join(rest)} if rest else first
 
 
-# The slash commands of one workspace: files, user-invocable skills, and commands of other providers.
+# The commands of a workspace.
 
 _PREFIXES = ("user:", "project:")
 
@@ -226,8 +227,8 @@ class CommandProvider(Protocol):
     def commands(self) -> Sequence[CommandNote]:
         """Return the current commands. Never blocks."""
 
-    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
-        """Return the prompt of a command. `arguments` is the text after its name, `given` are named arguments. Returns
+    async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
+        """Return the prompt of a command. `arguments` is the text after its name, `named` are named arguments. Returns
         None for an unknown command. Raises `HoldfastError` if the command fails.
         """
 
@@ -241,53 +242,53 @@ class FoundCommands(msgspec.Struct, frozen=True):
     """Commands with the same name as one of higher precedence."""
 
 
-class Commands(Looking[FoundCommands]):
+class Commands(ScannedExtension[FoundCommands]):
     """Scans when the list is requested, or when a prompt resembles a command."""
 
-    def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
-        self._trust = ground.configuration.trust
+    def __init__(self, context: ExtensionContext, environment: Mapping[str, str]) -> None:
+        self._trust = context.configuration.trust
         self._providers: list[CommandProvider] = []
-        shelf = MarkdownDirectory("files", read_command)
-        folders = command_folders(ground.configuration.locations, environment)
-        super().__init__(CachedScan(lambda: _found(shelf.look(folders)), FoundCommands()))
+        directory = MarkdownDirectory("files", parse_command)
+        folders = command_directories(context.configuration.locations, environment)
+        super().__init__(CachedScan(lambda: _select(directory.scan(folders)), FoundCommands()))
 
-    def offer(self, provider: CommandProvider) -> None:
+    def add_provider(self, provider: CommandProvider) -> None:
         """Add a provider. Files take precedence over providers, and earlier providers over later ones."""
         self._providers.append(provider)
 
-    async def listed(self) -> tuple[CommandNote, ...]:
+    async def list_all(self) -> tuple[CommandNote, ...]:
         """Return all commands, sorted by name."""
-        found = await self.fresh()
+        found = await self.rescan()
         notes = {note.name: note for provider in reversed(self._providers) for note in provider.commands()}
-        notes |= {command.name: self._note(command) for command in found.usable}
+        notes |= {command.name: self._to_note(command) for command in found.usable}
         return tuple(notes[name] for name in sorted(notes))
 
-    async def brief(self, prompt: str, given: Mapping[str, str] | None = None) -> Brief | None:
+    async def expand(self, prompt: str, named: Mapping[str, str] | None = None) -> Brief | None:
         """Expand a prompt of the form `/name …`. Returns None for other prompts and unknown names."""
-        called = invocation(prompt)
-        if called is None:
+        invocation = parse_invocation(prompt)
+        if invocation is None:
             return None
-        name, arguments = called
-        command = _named(name, (await self.fresh()).usable)
+        name, arguments = invocation
+        command = _find_command(name, (await self.rescan()).usable)
         if command is not None:
-            text = expanded(command.body, arguments, given)
-            if self.withheld(command):
+            text = expand_template(command.body, arguments, named)
+            if self.withheld_keys(command):
                 return Brief(text, command.name)
             return Brief(text, command.name, command.model, command.allow)
         for provider in self._providers:
-            if (said := await provider.expand(name, arguments, given or {})) is not None:
-                return Brief(said, name)
+            if (rendered := await provider.expand(name, arguments, named or {})) is not None:
+                return Brief(rendered, name)
         return None
 
-    def withheld(self, command: Command) -> tuple[str, ...]:
+    def withheld_keys(self, command: Command) -> tuple[str, ...]:
         """Return the front matter keys that have no effect until the file is trusted."""
-        if not command.needs or self._trust.is_file_trusted(command.path, command.digest):
+        if not command.trust_keys or self._trust.is_file_trusted(command.path, command.digest):
             return ()
-        return tuple(key for key, _ in command.needs)
+        return tuple(key for key, _ in command.trust_keys)
 
-    def _note(self, command: Command) -> CommandNote:
+    def _to_note(self, command: Command) -> CommandNote:
         source: CommandSource = "project" if command.owner == "project" else "user"
-        withheld = self.withheld(command)
+        withheld = self.withheld_keys(command)
         return CommandNote(
             command.name,
             source,
@@ -301,14 +302,14 @@ class Commands(Looking[FoundCommands]):
         )
 
 
-def _found(commands: Sequence[Command]) -> FoundCommands:
+def _select(commands: Sequence[Command]) -> FoundCommands:
     usable = {command.name: command for command in commands if not command.error}
     hidden = tuple(command for command in commands if not command.error and usable[command.name] is not command)
     problems = tuple(problem for item in commands for problem in item.problems)
     return FoundCommands(tuple(usable.values()), problems, hidden)
 
 
-def _named(name: str, commands: Sequence[Command]) -> Command | None:
+def _find_command(name: str, commands: Sequence[Command]) -> Command | None:
     """Find a command by its full name, with or without an owner prefix, or by its last component if that is unique."""
     for prefix in ("", *_PREFIXES):
         if name.startswith(prefix):
@@ -321,11 +322,8 @@ def _named(name: str, commands: Sequence[Command]) -> Command | None:
     return last[0] if len(last) == 1 else None
 
 
-# Skills as slash commands: `/name …` sends the instructions of the skill together with the typed text.
-
-
 class SkillCommands:
-    """Provides commands for user-invocable skills."""
+    """Provides a command for each user-invocable skill: `/name …` sends its instructions and the typed text."""
 
     def __init__(self, skills: Skills) -> None:
         self._skills = skills
@@ -335,15 +333,15 @@ class SkillCommands:
         usable = (skill for skill in self._skills.current.usable if skill.user_invocable)
         return [CommandNote(skill.name, "skill", skill.description, path=skill.path) for skill in usable]
 
-    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+    async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
         """Return the prompt with the instructions of the skill, or None for an unknown name."""
-        found = await self._skills.fresh()
+        found = await self._skills.rescan()
         skill = next((item for item in found.usable if item.name == name and item.user_invocable), None)
         if skill is None:
             return None
         words = [
             f"Use the skill {skill.name}. Paths in it count from {skill.directory}. Its instructions:",
             await self._skills.instructions(skill),
-            f"What it is for now:\n\n{arguments}" if arguments else "",
+            f"The task:\n\n{arguments}" if arguments else "",
         ]
         return "\n\n".join(word for word in words if word)

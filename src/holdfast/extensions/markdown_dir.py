@@ -1,6 +1,9 @@
-"""Reads Markdown files in directories, and caches them until they change. All functions block: call them in a thread.
+"""Scans directories for Markdown files, caches the result, and is the base of the extensions that consist of such
+files.
 
-Every scan is bounded, also with cyclic links, pipes, unreadable files, or a link to a whole disk.
+`MarkdownDirectory` blocks and runs in a thread; every scan is bounded, also with cyclic links, pipes, unreadable files,
+or a link to a whole disk. `CachedScan` returns the last result at once and refreshes it on request: concurrent callers
+share a scan and wait for a limited time. There is no file watcher (decision 18): files are checked when they are used.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.open_files import read_within
 
-__all__ = ["CachedScan", "Layout", "Looking", "MarkdownDirectory", "MarkdownFile", "contents_within"]
+__all__ = ["CachedScan", "Layout", "MarkdownDirectory", "MarkdownFile", "ScannedExtension", "read_file_within"]
 
 
 Layout: TypeAlias = Literal["files", "skills"]
@@ -27,22 +30,22 @@ Layout: TypeAlias = Literal["files", "skills"]
 
 T = TypeVar("T")
 
-_DEEPEST = 4
-_MOST_FILES = 512
-_MOST_ENTRIES = 8_192
-_MOST_BYTES = 16 << 20
-_SKIPPED = frozenset({"node_modules", "__pycache__"})
+_MAX_DEPTH = 4
+_MAX_FILES = 512
+_MAX_ENTRIES = 8_192
+_MAX_BYTES = 16 << 20
+_SKIPPED_NAMES = frozenset({"node_modules", "__pycache__"})
 
 
 class MarkdownFile(msgspec.Struct, frozen=True):
-    """A file as it was read. If it could not be read, `trouble` is the reason."""
+    """A file as it was read. If it could not be read, `error` is the reason."""
 
     path: str
     name: str
     """Path relative to the folder, without the extension; directories are separated by colons."""
     folder: SearchPath
     data: bytes = b""
-    trouble: str = ""
+    error: str = ""
 
 
 class MarkdownDirectory(Generic[T]):
@@ -51,41 +54,43 @@ class MarkdownDirectory(Generic[T]):
     def __init__(self, layout: Layout, read: Callable[[MarkdownFile], T]) -> None:
         self._layout = layout
         self._read = read
-        self._known: dict[tuple[str, SearchPath], tuple[Signature, T]] = {}
+        self._cache: dict[tuple[str, SearchPath], tuple[Signature, T]] = {}
 
-    def look(self, folders: Sequence[SearchPath]) -> tuple[T, ...]:
+    def scan(self, folders: Sequence[SearchPath]) -> tuple[T, ...]:
         """Scan the folders and return the entries. Only changed files are read again."""
-        known: dict[tuple[str, SearchPath], tuple[Signature, T]] = {}
-        room = _MOST_BYTES
+        cache: dict[tuple[str, SearchPath], tuple[Signature, T]] = {}
+        remaining = _MAX_BYTES
         for folder in folders:
             for path, name in _walk(folder, self._layout):
                 seen = file_signature(path)
-                room -= seen[2] if seen is not None else 0
-                if room < 0:
-                    too_much = MarkdownFile(path, name, folder, trouble="there is more here than is ever read.")
-                    known[path, folder] = (None, self._read(too_much))
+                remaining -= seen[2] if seen is not None else 0
+                if remaining < 0:
+                    too_much = MarkdownFile(
+                        path, name, folder, error="the directories contain more than is read: remove some files."
+                    )
+                    cache[path, folder] = (None, self._read(too_much))
                     continue
-                before = self._known.get((path, folder))
-                if before is None or seen is None or before[0] != seen:
-                    before = (seen, self._read(_taken(path, name, folder)))
-                known[path, folder] = before
-        self._known = known
-        return tuple(item for _, item in known.values())
+                cached = self._cache.get((path, folder))
+                if cached is None or seen is None or cached[0] != seen:
+                    cached = (seen, self._read(_read_file(path, name, folder)))
+                cache[path, folder] = cached
+        self._cache = cache
+        return tuple(item for _, item in cache.values())
 
 
-def _taken(path: str, name: str, folder: SearchPath) -> MarkdownFile:
+def _read_file(path: str, name: str, folder: SearchPath) -> MarkdownFile:
     if folder.within and not is_within(os.path.realpath(folder.within), os.path.realpath(path)):
-        return MarkdownFile(path, name, folder, trouble="leads out of the project: put the file itself here.")
+        return MarkdownFile(path, name, folder, error="is a link that leaves the project: store the file itself here.")
     try:
-        data = contents_within(path, folder.within)
+        data = read_file_within(path, folder.within)
     except FileNotFoundError:
-        return MarkdownFile(path, name, folder, trouble="cannot be read: it leads nowhere.")
+        return MarkdownFile(path, name, folder, error="cannot be read: the link is broken.")
     except FileUnreadable as error:
-        return MarkdownFile(path, name, folder, trouble=str(error).removeprefix(f"{path} "))
+        return MarkdownFile(path, name, folder, error=str(error).removeprefix(f"{path} "))
     return MarkdownFile(path, name, folder, data)
 
 
-def contents_within(path: str, within: str) -> bytes:
+def read_file_within(path: str, within: str) -> bytes:
     """Return the whole file; with `within`, only if it is inside that directory when it is opened. Raises
     `FileNotFoundError`, or `Unreadable` if it cannot be read.
     """
@@ -106,25 +111,25 @@ def _walk(folder: SearchPath, layout: Layout) -> Iterator[tuple[str, str]]:
     """Yield the path and the name of each file."""
     count = 0
     seen: set[tuple[int, int]] = set()
-    waiting = [(folder.path, 0)]
+    pending = [(folder.path, 0)]
     found = 0
-    while waiting:
-        place, depth = waiting.pop()
+    while pending:
+        place, depth = pending.pop()
         entries = _entries(place, seen)
         count += len(entries)
-        if count > _MOST_ENTRIES:
+        if count > _MAX_ENTRIES:
             return
         below: list[tuple[str, int]] = []
         for entry in entries:
             is_file = entry.name == "SKILL.md" if layout == "skills" else entry.name.lower().endswith(".md")
-            if is_file and not _is_folder(entry):
+            if is_file and not _is_directory(entry):
                 found += 1
                 yield entry.path, _name_of(entry.path, folder.path, layout)
-            elif depth < _DEEPEST and not entry.name.startswith(".") and entry.name not in _SKIPPED:
-                below += [(entry.path, depth + 1)] if _is_folder(entry) else []
-            if found >= _MOST_FILES:
+            elif depth < _MAX_DEPTH and not entry.name.startswith(".") and entry.name not in _SKIPPED_NAMES:
+                below += [(entry.path, depth + 1)] if _is_directory(entry) else []
+            if found >= _MAX_FILES:
                 return
-        waiting += reversed(below)
+        pending += reversed(below)
 
 
 def _entries(place: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
@@ -135,7 +140,7 @@ def _entries(place: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
             return []
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(place) as entries:
-            return sorted((entry for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False)), key=_by_name)
+            return sorted((entry for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False)), key=_by_name)
     except (OSError, ValueError):
         return []
 
@@ -144,7 +149,7 @@ def _by_name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
@@ -157,72 +162,70 @@ def _name_of(path: str, top: str, layout: Layout) -> str:
     return os.path.relpath(path, top)[: -len(".md")].replace("/", ":")
 
 
-# Cached result of a disk scan, refreshed on request. Concurrent callers share a scan, and wait for a limited time.
-
 _LOCK_TIMEOUT = 1.0
-_MOST = 4
-_NO_TIME = 0.001
+_MAX_CONCURRENT_SCANS = 4
+_FAST_SCAN = 0.001
 _log = logging.getLogger("holdfast.server")
 
 
 class CachedScan(Generic[T]):
-    """The cached result. `look` blocks and never raises; `on_change` is called in the event loop when the result
+    """The cached result. `scan` blocks and never raises; `on_change` is called in the event loop when the result
     differs.
     """
 
-    def __init__(self, look: Callable[[], T], nothing: T, on_change: Callable[[], None] = lambda: None) -> None:
-        self._look = look
+    def __init__(self, scan: Callable[[], T], initial: T, on_change: Callable[[], None] = lambda: None) -> None:
+        self._scan = scan
         self._on_change = on_change
         self._tasks = TaskOwner()
-        self._latest: asyncio.Task[None] | None = None
-        self._begun = self._applied = 0
-        self._took = _LOCK_TIMEOUT
-        self.current = nothing
+        self._latest_task: asyncio.Task[None] | None = None
+        self._last_started = self._last_applied = 0
+        self._duration = _LOCK_TIMEOUT
+        self.current = initial
         """Result of the last scan."""
 
     @property
-    def has_looked(self) -> bool:
+    def has_scanned(self) -> bool:
         """True if a scan has finished."""
-        return self._applied > 0
+        return self._last_applied > 0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start a scan in the background."""
         self._start()
 
-    async def fresh(self, patience: float = _LOCK_TIMEOUT) -> T:
-        """Scan and return the result; the previous result if the scan takes longer than `patience`."""
-        if self._took < _NO_TIME:
-            self._begun += 1
-            self._take(self._begun, self._timed())
+    async def rescan(self, seconds: float = _LOCK_TIMEOUT) -> T:
+        """Scan and return the result; the previous result if the scan takes longer than `seconds`."""
+        if self._duration < _FAST_SCAN:
+            self._last_started += 1
+            self._apply(self._last_started, self._timed_scan())
         else:
-            await asyncio.wait((self._start(),), timeout=patience)
+            await asyncio.wait((self._start(),), timeout=seconds)
         return self.current
 
     def _start(self) -> asyncio.Task[None]:
         """Start a scan. The number of concurrent scans is bounded, in case the disk does not respond."""
-        if self._latest is None or len(self._tasks) < _MOST:
-            self._latest = self._tasks.start(self._see(), name="look at extensions")
-        return self._latest
+        if self._latest_task is None or len(self._tasks) < _MAX_CONCURRENT_SCANS:
+            self._latest_task = self._tasks.start(self._scan_in_thread(), name="scan extensions")
+        return self._latest_task
 
-    async def _see(self) -> None:
-        self._begun += 1
-        number = self._begun
-        self._take(number, await asyncio.to_thread(self._timed))
+    async def _scan_in_thread(self) -> None:
+        self._last_started += 1
+        number = self._last_started
+        self._apply(number, await asyncio.to_thread(self._timed_scan))
 
-    def _timed(self) -> T | None:
+    def _timed_scan(self) -> T | None:
         """Scan and measure the duration. Returns None if the scan failed."""
         began = time.perf_counter()
         try:
-            return self._look()
+            return self._scan()
         except Exception:
-            _log.exception("a look at extensions failed")
+            _log.exception("a scan for extensions failed")
             return None
         finally:
-            self._took = time.perf_counter() - began
+            self._duration = time.perf_counter() - began
 
-    def _take(self, number: int, found: T | None) -> None:
-        if found is not None and number > self._applied:
-            self._applied = number
+    def _apply(self, number: int, found: T | None) -> None:
+        if found is not None and number > self._last_applied:
+            self._last_applied = number
             if found != self.current:
                 self.current = found
                 self._on_change()
@@ -233,28 +236,28 @@ class CachedScan(Generic[T]):
         await self._tasks.drain()
 
 
-class Looking(Generic[T]):
+class ScannedExtension(Generic[T]):
     """Base class of extensions that only scan the disk: they have no tools and no processes."""
 
-    def __init__(self, watch: CachedScan[T]) -> None:
-        self._watch = watch
+    def __init__(self, scan: CachedScan[T]) -> None:
+        self._scan = scan
 
     @property
     def current(self) -> T:
         """Result of the last scan."""
-        return self._watch.current
+        return self._scan.current
 
-    async def fresh(self) -> T:
+    async def rescan(self) -> T:
         """Scan and return the result."""
-        return await self._watch.fresh()
+        return await self._scan.rescan()
 
     def start(self) -> None:
         """Start the first scan."""
-        self._watch.begin()
+        self._scan.start()
 
     def refresh(self) -> None:
         """Start a new scan."""
-        self._watch.begin()
+        self._scan.start()
 
     def tools(self) -> Sequence[Tool]:
         """Return no tools."""
@@ -262,4 +265,4 @@ class Looking(Generic[T]):
 
     async def close(self) -> None:
         """Cancel running scans."""
-        await self._watch.close()
+        await self._scan.close()

@@ -17,13 +17,13 @@ from holdfast.extensions.markdown_dir import MarkdownFile
 __all__ = [
     "Document",
     "Value",
-    "document_of",
+    "file_problem",
     "first_error",
     "model_problems",
     "parse",
-    "problem_in",
-    "text_in",
-    "texts",
+    "parse_file",
+    "split_list",
+    "text_field",
 ]
 
 
@@ -33,9 +33,9 @@ _KEY = re.compile(r"""(?:"([^"\n]+)"|'([^'\n]+)'|([A-Za-z0-9_.$/-]+))[ ]*:(?=[ ]
 _BLOCK = re.compile(r"([|>])([+-]?[1-9]?[+-]?)[ ]*(?:#.*)?$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "\\": "\\", "/": "/", " ": " "}
-_MOST_LINES = 1_000
-_LONGEST = 65_536
-_DEEPEST = 8
+_MAX_LINES = 1_000
+_MAX_LENGTH = 65_536
+_MAX_DEPTH = 8
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Document(msgspec.Struct, frozen=True):
     problem: tuple[int, str] | None = None
 
 
-class _Unreadable(Exception):
+class _ParseError(Exception):
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
         self.line = line
@@ -71,27 +71,27 @@ def parse(text: str) -> Document:
     if not end:
         return Document({}, {}, "", problem=(1, "the front matter has no end: close it with a line of three dashes."))
     body = "\n".join(lines[end + 1 :])
-    if end > _MOST_LINES or sum(map(len, lines[:end])) > _LONGEST:
-        return Document({}, {}, body, end + 2, (1, "the front matter is far too long: put what is said below it."))
-    reader = _Reader(lines[1:end])
+    if end > _MAX_LINES or sum(map(len, lines[:end])) > _MAX_LENGTH:
+        return Document({}, {}, body, end + 2, (1, "the front matter is too long: move text below it."))
+    parser = _FrontMatterParser(lines[1:end])
     try:
-        fields = reader.table(0, 0)
-        reader.expect_end()
-    except _Unreadable as error:
-        return Document({}, reader.lines, body, end + 2, (error.line, error.text))
-    return Document(fields, reader.lines, body, end + 2)
+        fields = parser.table(0, 0)
+        parser.expect_end()
+    except _ParseError as error:
+        return Document({}, parser.lines, body, end + 2, (error.line, error.text))
+    return Document(fields, parser.lines, body, end + 2)
 
 
-def texts(value: "Value | None") -> tuple[str, ...]:
+def split_list(value: "Value | None") -> tuple[str, ...]:
     """Return a list of texts, from a list or from text separated by commas. Commas in parentheses do not separate."""
     if isinstance(value, list):
         return tuple(item.strip() for item in value if isinstance(item, str) and item.strip())
     if not isinstance(value, str):
         return ()
-    return tuple(piece.strip() for piece in _at_commas(value) if piece.strip())
+    return tuple(piece.strip() for piece in _split_commas(value) if piece.strip())
 
 
-def _at_commas(text: str) -> list[str]:
+def _split_commas(text: str) -> list[str]:
     pieces, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")" and depth > 0)
@@ -102,30 +102,30 @@ def _at_commas(text: str) -> list[str]:
     return pieces
 
 
-class _Reader:
+class _FrontMatterParser:
     """Reads the lines once. `lines` collects the line numbers of top-level keys."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._raw = lines
-        self._at = 0
+        self._index = 0
         self.lines: dict[str, int] = {}
 
     def _peek(self) -> _Line | None:
         """Return the next line that is neither empty nor a comment."""
-        while self._at < len(self._raw):
-            raw = self._raw[self._at]
+        while self._index < len(self._raw):
+            raw = self._raw[self._index]
             stripped = raw.lstrip(" ")
             if stripped.strip() and not stripped.startswith("#"):
                 if stripped.startswith("\t"):
-                    raise _Unreadable(self._at + 2, "a tab at the beginning of a line: use spaces.")
-                return _Line(self._at + 2, len(raw) - len(stripped), stripped.rstrip())
-            self._at += 1
+                    raise _ParseError(self._index + 2, "a tab at the beginning of a line: use spaces.")
+                return _Line(self._index + 2, len(raw) - len(stripped), stripped.rstrip())
+            self._index += 1
         return None
 
     def expect_end(self) -> None:
         """Raise an error if lines remain."""
         if (line := self._peek()) is not None:
-            raise _Unreadable(line.number, "expected `key: value` here, at the beginning of the line.")
+            raise _ParseError(line.number, "expected `key: value` here, at the beginning of the line.")
 
     def table(self, indent: int, depth: int) -> dict[str, Value]:
         """Parse the keys and values at this indentation."""
@@ -133,20 +133,20 @@ class _Reader:
         while (line := self._peek()) is not None and line.indent == indent:
             key = _KEY.match(line.text)
             if key is None:
-                raise _Unreadable(line.number, "expected `key: value`.")
+                raise _ParseError(line.number, "expected `key: value`.")
             name = key[1] or key[2] or key[3]
             if name in found:
-                raise _Unreadable(line.number, f"{name} stands here twice.")
+                raise _ParseError(line.number, f"{name} is defined twice.")
             if not depth:
                 self.lines[name] = line.number
-            self._at += 1
+            self._index += 1
             found[name] = self._value(line, line.text[key.end() :].strip(), indent, depth)
         return found
 
     def _value(self, line: _Line, text: str, indent: int, depth: int) -> Value:
         """Parse the value after a key or a dash, on the same line or on the following ones."""
-        if depth >= _DEEPEST:
-            raise _Unreadable(line.number, f"expected at most {_DEEPEST} levels, found more.")
+        if depth >= _MAX_DEPTH:
+            raise _ParseError(line.number, f"expected at most {_MAX_DEPTH} levels, found more.")
         if block := _BLOCK.match(text):
             return self._block(block, indent)
         if not text or text.startswith("#"):
@@ -170,7 +170,7 @@ class _Reader:
         while (line := self._peek()) is not None and line.indent == indent:
             if not (line.text.startswith("- ") or line.text == "-"):
                 break
-            self._at += 1
+            self._index += 1
             found.append(self._value(line, line.text[1:].strip(), indent + 1, depth))
         return found
 
@@ -179,37 +179,37 @@ class _Reader:
         pieces = [_COMMENT.sub("", text).strip()]
         while (line := self._peek()) is not None and line.indent > indent:
             pieces.append(_COMMENT.sub("", line.text).strip())
-            self._at += 1
+            self._index += 1
         return " ".join(piece for piece in pieces if piece)
 
     def _block(self, block: re.Match[str], indent: int) -> str:
         """Parse a literal (`|`) or folded (`>`) block."""
         taken: list[str] = []
-        while self._at < len(self._raw):
-            raw = self._raw[self._at]
+        while self._index < len(self._raw):
+            raw = self._raw[self._index]
             if raw.strip() and len(raw) - len(raw.lstrip(" ")) <= indent:
                 break
             taken.append(raw.rstrip())
-            self._at += 1
+            self._index += 1
         inner = min((len(raw) - len(raw.lstrip(" ")) for raw in taken if raw), default=0)
         lines = [raw[inner:] for raw in taken]
         while lines and not lines[-1]:
             lines.pop()
-        text = "\n".join(lines) if block[1] == "|" else _folded(lines)
+        text = "\n".join(lines) if block[1] == "|" else _fold(lines)
         return text if "-" in block[2] or not text else text + "\n"
 
     def _quoted(self, line: _Line, text: str) -> str:
         """Parse quoted text, which may span several lines."""
         quote, whole = text[0], text
-        while (end := _closing(whole, quote)) < 0:
-            if self._at >= len(self._raw):
-                raise _Unreadable(line.number, "a quote is not closed.")
-            whole += " " + self._raw[self._at].strip()
-            self._at += 1
+        while (end := _closing_quote(whole, quote)) < 0:
+            if self._index >= len(self._raw):
+                raise _ParseError(line.number, "a quote is not closed.")
+            whole += " " + self._raw[self._index].strip()
+            self._index += 1
         rest = whole[end + 1 :].strip()
         if rest and not rest.startswith("#"):
-            raise _Unreadable(line.number, "something stands after the closing quote: quote the whole text.")
-        return _unquoted(whole[: end + 1])
+            raise _ParseError(line.number, "there is text after the closing quote: quote the whole text.")
+        return _unquote(whole[: end + 1])
 
     def _flow(self, line: _Line, text: str, indent: int) -> Value:
         """Parse a list in brackets or a table in braces. Text that only resembles one is returned as text."""
@@ -217,13 +217,13 @@ class _Reader:
         opening, closing = whole[0], "]" if whole[0] == "[" else "}"
         if not whole.endswith(closing) or whole.find(closing) != len(whole) - 1 or whole.find(opening, 1) > 0:
             return whole
-        pieces = [piece.strip() for piece in _at_commas(whole[1:-1]) if piece.strip()]
+        pieces = [piece.strip() for piece in _split_commas(whole[1:-1]) if piece.strip()]
         if opening == "[":
-            return [_scalar(_unquoted(piece)) for piece in pieces]
+            return [_scalar(_unquote(piece)) for piece in pieces]
         pairs = [piece.partition(":") for piece in pieces]
         if not all(colon for _, colon, _ in pairs):
-            raise _Unreadable(line.number, "expected `key: value` pairs in the braces.")
-        return {_unquoted(key.strip()): _scalar(_unquoted(value.strip())) for key, _, value in pairs}
+            raise _ParseError(line.number, "expected `key: value` pairs in the braces.")
+        return {_unquote(key.strip()): _scalar(_unquote(value.strip())) for key, _, value in pairs}
 
 
 def _scalar(text: str) -> str | bool:
@@ -233,14 +233,14 @@ def _scalar(text: str) -> str | bool:
     return "" if lowered in ("null", "~") else text
 
 
-def _folded(lines: Sequence[str]) -> str:
+def _fold(lines: Sequence[str]) -> str:
     text = ""
     for line in lines:
         text += "\n" if not line else line if not text or text.endswith("\n") else f" {line}"
     return text
 
 
-def _closing(text: str, quote: str) -> int:
+def _closing_quote(text: str, quote: str) -> int:
     """Return the index of the closing quote, or -1."""
     at = 1
     while at < len(text):
@@ -255,7 +255,7 @@ def _closing(text: str, quote: str) -> int:
     return -1
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'":
         return text
     inside = text[1:-1]
@@ -264,27 +264,27 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inside, flags=re.S)
 
 
-# Helpers shared by skills, commands and agents for Markdown files with front matter. Pure.
+# Access to the parsed files of skills, commands and agents.
 
 
-def document_of(file: MarkdownFile) -> Document | Problem:
+def parse_file(file: MarkdownFile) -> Document | Problem:
     """Parse the file, or return the first problem that prevents parsing."""
-    if file.trouble:
-        return problem_in(file, 0, file.trouble)
+    if file.error:
+        return file_problem(file, 0, file.error)
     try:
         document = parse(file.data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = file.data.count(b"\n", 0, error.start) + 1
-        return problem_in(file, line, "expected UTF-8, found other bytes.")
-    return document if document.problem is None else problem_in(file, *document.problem)
+        return file_problem(file, line, "expected UTF-8, found other bytes.")
+    return document if document.problem is None else file_problem(file, *document.problem)
 
 
-def problem_in(file: MarkdownFile, line: int, text: str, key: str = "") -> Problem:
+def file_problem(file: MarkdownFile, line: int, text: str, key: str = "") -> Problem:
     """Return a problem that makes the file unusable."""
     return Problem("error", file.path, line, key, text)
 
 
-def text_in(document: Document, key: str) -> str:
+def text_field(document: Document, key: str) -> str:
     """Return the text of a key, or an empty string if it is not a text."""
     value = document.fields.get(key, "")
     return value.strip() if isinstance(value, str) else ""
@@ -294,7 +294,7 @@ def model_problems(file: MarkdownFile, document: Document) -> tuple[Problem, ...
     """Return a warning if the model is not a text."""
     if isinstance(document.fields.get("model", ""), str):
         return ()
-    text = "expected the name of one: until then the usual one is asked."
+    text = "expected the name of a model: the default model is used."
     return (Problem("warning", file.path, document.lines["model"], "model", text),)
 
 

@@ -16,12 +16,12 @@ __all__ = [
     "Dialect",
     "Owner",
     "SearchPath",
-    "agent_folders",
-    "claude_files",
-    "command_folders",
-    "our_model",
-    "skill_folders",
-    "their_event",
+    "agent_directories",
+    "claude_event_name",
+    "claude_settings_files",
+    "command_directories",
+    "resolve_model_alias",
+    "skill_directories",
 ]
 
 
@@ -48,59 +48,60 @@ class SearchPath(msgspec.Struct, frozen=True):
     within: str = ""
 
 
-def skill_folders(
-    places: SettingsLocations, environment: Mapping[str, str], more: tuple[str, ...] = ()
+def skill_directories(
+    places: SettingsLocations, environment: Mapping[str, str], extra: tuple[str, ...] = ()
 ) -> tuple[SearchPath, ...]:
-    """Return the directories of skills. `more` are those of the settings; relative ones are resolved against the
+    """Return the directories of skills. `extra` are those of the settings; relative ones are resolved against the
     workspace.
     """
-    home, config = _home(environment), _config(environment)
-    own = (
+    home, config = _home(environment), _user_config_dir(environment)
+    user_paths = (
         environment.get("CRUSH_SKILLS_DIR") or join(config, "crush/skills"),
         join(config, "agents/skills"),
         join(home, ".agents/skills"),
-        join(_claude(environment), "skills"),
+        join(_claude_config_dir(environment), "skills"),
         join(os.path.dirname(places.user_file), "skills"),
-        *(join(places.directory, os.path.expanduser(path)) for path in more),
+        *(join(places.directory, os.path.expanduser(path)) for path in extra),
     )
     builtin = SearchPath(join(os.path.dirname(__file__), "skills/builtin"), "builtin")
-    project = (join(place, name) for place in _project(places) for name in _PROJECT_SKILLS)
+    project = (join(place, name) for place in _project_roots(places) for name in _PROJECT_SKILLS)
     return _unique(
         builtin,
-        *(SearchPath(path, "user") for path in own),
+        *(SearchPath(path, "user") for path in user_paths),
         *(SearchPath(path, "project", within=places.root) for path in project),
     )
 
 
-def command_folders(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
+def command_directories(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
     """Return the directories of commands."""
     home = _home(environment)
     return _unique(
-        SearchPath(join(_config(environment), "crush/commands"), "user", "crush"),
+        SearchPath(join(_user_config_dir(environment), "crush/commands"), "user", "crush"),
         SearchPath(join(home, ".crush/commands"), "user", "crush"),
-        SearchPath(join(_claude(environment), "commands"), "user", "claude"),
+        SearchPath(join(_claude_config_dir(environment), "commands"), "user", "claude"),
         SearchPath(join(os.path.dirname(places.user_file), "commands"), "user"),
-        *_of_project(places, _PROJECT_COMMANDS),
+        *_project_paths(places, _PROJECT_COMMANDS),
     )
 
 
-def agent_folders(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
+def agent_directories(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
     """Return the directories of agents."""
     return _unique(
-        SearchPath(join(_claude(environment), "agents"), "user", "claude"),
+        SearchPath(join(_claude_config_dir(environment), "agents"), "user", "claude"),
         SearchPath(join(os.path.dirname(places.user_file), "agents"), "user"),
-        *_of_project(places, _PROJECT_AGENTS),
+        *_project_paths(places, _PROJECT_AGENTS),
     )
 
 
-def claude_files(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
+def claude_settings_files(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[SearchPath, ...]:
     """Return the settings files of Claude Code, which may contain hooks."""
     names: tuple[tuple[str, Dialect], ...] = (
         (".claude/settings.json", "claude"),
         (".claude/settings.local.json", "claude"),
     )
     return _unique(
-        SearchPath(join(_claude(environment), "settings.json"), "user", "claude"), *_of_project(places, names)
+        SearchPath(join(_claude_config_dir(environment), "settings.json"), "user", "claude"),
+        *_project_paths(places, names),
     )
 
 
@@ -112,15 +113,15 @@ def _unique(*folders: SearchPath) -> tuple[SearchPath, ...]:
     return tuple(kept.values())
 
 
-def _of_project(places: SettingsLocations, names: tuple[tuple[str, Dialect], ...]) -> tuple[SearchPath, ...]:
+def _project_paths(places: SettingsLocations, names: tuple[tuple[str, Dialect], ...]) -> tuple[SearchPath, ...]:
     return tuple(
         SearchPath(join(place, name), "project", dialect, places.root)
-        for place in _project(places)
+        for place in _project_roots(places)
         for name, dialect in names
     )
 
 
-def _project(places: SettingsLocations) -> tuple[str, ...]:
+def _project_roots(places: SettingsLocations) -> tuple[str, ...]:
     """Return the root of the repository and the workspace directory."""
     return (places.root,) if places.root == places.directory else (places.root, places.directory)
 
@@ -129,25 +130,25 @@ def _home(environment: Mapping[str, str]) -> str:
     return environment.get("HOME") or "/"
 
 
-def _config(environment: Mapping[str, str]) -> str:
+def _user_config_dir(environment: Mapping[str, str]) -> str:
     chosen = environment.get("XDG_CONFIG_HOME", "")
     return chosen if chosen.startswith("/") else join(_home(environment), ".config")
 
 
-def _claude(environment: Mapping[str, str]) -> str:
+def _claude_config_dir(environment: Mapping[str, str]) -> str:
     return environment.get("CLAUDE_CONFIG_DIR") or join(_home(environment), ".claude")
 
 
-# Mapping of Claude Code's model and event names to ours. Tool names are mapped in the domain. Pure.
+# Names of Claude Code that differ from ours. Tool names are mapped in the domain.
 
-_ALIASES = {"": "", "inherit": "", "default": "", "sonnet": "", "opus": "", "haiku": "small"}
+_MODEL_ALIASES = {"": "", "inherit": "", "default": "", "sonnet": "", "opus": "", "haiku": "small"}
 
 
-def their_event(name: str) -> str:
+def claude_event_name(name: str) -> str:
     """Return Claude Code's name of an event, because hook scripts inspect it."""
     return "Stop" if name == "RunEnd" else name
 
 
-def our_model(name: str) -> str:
+def resolve_model_alias(name: str) -> str:
     """Return `large`, `small` or a model name; empty for the default model."""
-    return _ALIASES.get(name.strip().lower(), name.strip())
+    return _MODEL_ALIASES.get(name.strip().lower(), name.strip())

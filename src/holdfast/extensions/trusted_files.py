@@ -12,47 +12,47 @@ import msgspec
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations
 from holdfast.config.trust import TrustStore, project_digest
-from holdfast.extensions.agents import AgentFile, read_agent
-from holdfast.extensions.commands import Command, read_command
-from holdfast.extensions.hooks.hooks import load_claude
+from holdfast.extensions.agents import AgentFile, parse_agent
+from holdfast.extensions.commands import Command, parse_command
+from holdfast.extensions.hooks.hooks import load_claude_settings
 from holdfast.extensions.markdown_dir import MarkdownDirectory
-from holdfast.extensions.search_paths import agent_folders, claude_files, command_folders
+from holdfast.extensions.search_paths import agent_directories, claude_settings_files, command_directories
 
-__all__ = ["TrustableFile", "brought_files", "digest_with", "give_trust", "take_trust_back", "untrusted"]
+__all__ = ["TrustableFile", "combined_digest", "find_trustable_files", "grant_trust", "revoke_trust", "untrusted_files"]
 
 
 class TrustableFile(msgspec.Struct, frozen=True):
-    """A project file that requires trust. `wants` lists the relevant keys with their lines and values."""
+    """A project file that requires trust. `entries` lists the relevant keys with their lines and values."""
 
     path: str
     digest: str
-    wants: tuple[tuple[str, int, str], ...]
+    entries: tuple[tuple[str, int, str], ...]
 
 
-def brought_files(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[TrustableFile, ...]:
+def find_trustable_files(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[TrustableFile, ...]:
     """Return all such files, trusted or not. Blocks."""
-    commands: MarkdownDirectory[Command] = MarkdownDirectory("files", read_command)
-    agents: MarkdownDirectory[AgentFile] = MarkdownDirectory("files", read_agent)
+    commands: MarkdownDirectory[Command] = MarkdownDirectory("files", parse_command)
+    agents: MarkdownDirectory[AgentFile] = MarkdownDirectory("files", parse_agent)
     return (
         *_hooks(places, environment),
-        *(_of_command(item) for item in commands.look(command_folders(places, environment)) if item.needs),
-        *(_of_agent(item) for item in agents.look(agent_folders(places, environment)) if item.needs),
+        *(_from_command(item) for item in commands.scan(command_directories(places, environment)) if item.trust_keys),
+        *(_from_agent(item) for item in agents.scan(agent_directories(places, environment)) if item.trust_keys),
     )
 
 
-def untrusted(files: Sequence[TrustableFile], trust: TrustStore) -> tuple[TrustableFile, ...]:
+def untrusted_files(files: Sequence[TrustableFile], trust: TrustStore) -> tuple[TrustableFile, ...]:
     """Return the files that are not trusted."""
     return tuple(file for file in files if not trust.is_file_trusted(file.path, file.digest))
 
 
-def digest_with(project: str, files: Sequence[TrustableFile]) -> str:
+def combined_digest(project: str, files: Sequence[TrustableFile]) -> str:
     """Return one digest of everything shown in a trust prompt: the settings and each file."""
     if not files:
         return project
     return project_digest([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
 
 
-def give_trust(configuration: Configuration, files: Sequence[TrustableFile], *, at: float) -> None:
+def grant_trust(configuration: Configuration, files: Sequence[TrustableFile], *, at: float) -> None:
     """Trust the project settings as they were last read, even if there are none, and these files."""
     project = configuration.snapshot().project
     configuration.trust.trust(project.anchor, project.digest, at=at)
@@ -60,28 +60,30 @@ def give_trust(configuration: Configuration, files: Sequence[TrustableFile], *, 
         configuration.trust.trust_files({file.path: file.digest for file in files}, at=at)
 
 
-def take_trust_back(configuration: Configuration, files: Sequence[TrustableFile]) -> bool:
+def revoke_trust(configuration: Configuration, files: Sequence[TrustableFile]) -> bool:
     """Revoke the trust. Returns whether there was any."""
     was_trusted = configuration.trust.revoke(configuration.snapshot().project.anchor)
     return configuration.trust.revoke_files(file.path for file in files) or was_trusted
 
 
 def _hooks(places: SettingsLocations, environment: Mapping[str, str]) -> Iterator[TrustableFile]:
-    for folder in claude_files(places, environment):
-        file = load_claude(folder) if folder.owner == "project" else None
+    for folder in claude_settings_files(places, environment):
+        file = load_claude_settings(folder) if folder.owner == "project" else None
         if file is not None and (file.hooks.hooks or file.hooks.disables_all):
-            wants = tuple((f"hooks.{hook.event}", hook.line, hook.command) for hook in file.hooks.hooks)
+            entries = tuple((f"hooks.{hook.event}", hook.line, hook.command) for hook in file.hooks.hooks)
             disables = (("disableAllHooks", 0, "true"),) if file.hooks.disables_all else ()
-            yield TrustableFile(folder.path, file.digest, wants + disables)
+            yield TrustableFile(folder.path, file.digest, entries + disables)
 
 
-def _of_command(command: Command) -> TrustableFile:
+def _from_command(command: Command) -> TrustableFile:
     values = {"model": command.model, "allowed-tools": ", ".join(command.allow)}
-    wants = tuple((key, line, values.get(key, "")) for key, line in command.needs)
-    return TrustableFile(command.path, command.digest, wants)
+    entries = tuple((key, line, values.get(key, "")) for key, line in command.trust_keys)
+    return TrustableFile(command.path, command.digest, entries)
 
 
-def _of_agent(agent: AgentFile) -> TrustableFile:
+def _from_agent(agent: AgentFile) -> TrustableFile:
     tools = "all" if agent.tools is None else ", ".join(agent.tools)
     values = {"model": agent.model, "tools": tools}
-    return TrustableFile(agent.path, agent.digest, tuple((key, line, values.get(key, "")) for key, line in agent.needs))
+    return TrustableFile(
+        agent.path, agent.digest, tuple((key, line, values.get(key, "")) for key, line in agent.trust_keys)
+    )

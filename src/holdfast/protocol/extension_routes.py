@@ -1,4 +1,4 @@
-"""The routes of MCP servers, and their bodies."""
+"""Routes of MCP and language servers with their bodies, and the bodies of skills and commands."""
 
 from typing import Annotated, Any, Literal
 
@@ -126,7 +126,7 @@ MCP_ROUTES: tuple[Route, ...] = (
 )
 
 
-# The routes of language servers, and their bodies.
+# Language servers
 
 
 class LspPath(msgspec.Struct, frozen=True):
@@ -180,7 +180,7 @@ LSP_ROUTES: tuple[Route, ...] = (
 )
 
 
-# Bodies about skills and commands.
+# Skills and commands
 
 SkillSource = Literal["user", "project", "system"]
 

@@ -1,6 +1,6 @@
-"""Every route of `/v1`, as data: the server serves what stands here, OpenAPI is made from it, clients call it.
+"""The route table of `/v1`: the server dispatches by it, OpenAPI is generated from it, clients call it.
 
-`{id}` is a workspace, `{sid}` a session. A route without an answer type answers with an empty body.
+`{id}` is a workspace, `{sid}` a session. A route without a response type returns an empty body.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from holdfast.protocol.route import post as _post
 __all__ = ["CONFIG_ROUTES", "PREFIX", "ROUTES", "Query", "Route"]
 
 
-# The routes of the settings, and of a project's start.
+# Routes of the settings and of project initialisation
 
 _ANY = dict[str, Any]
 _C = "/workspaces/{id}/config"
@@ -56,7 +56,7 @@ CONFIG_ROUTES: tuple[Route, ...] = (
 )
 
 
-# Every route of `/v1`, as data: the server serves what stands here, OpenAPI is made from it, clients call it.
+# Routes of `/v1`
 
 _CLIENT = Query("client_id", is_required=True)
 _BY = Query("client_id")

@@ -143,7 +143,7 @@ def encode_catalog(catalog: Catalog) -> bytes:
         head = encode(msgspec.structs.replace(provider, models=()))
         lines.append((b"," if number else b"") + head[:-1] + b',"models":[')
         last = len(provider.models) - 1
-        lines += [encode(model) + (b"" if place == last else b",") for place, model in enumerate(provider.models)]
+        lines += [encode(model) + (b"" if index == last else b",") for index, model in enumerate(provider.models)]
         lines.append(b"]}")
     return b"\n".join([*lines, b"]}", b""])
 

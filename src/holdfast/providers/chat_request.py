@@ -44,8 +44,8 @@ def chat_body(request: ModelRequest, info: ModelInfo, access: ModelAccess, selec
     }
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
-    if most := output_tokens_of(request, selection):
-        body["max_tokens"] = most
+    if max_tokens := output_tokens_of(request, selection):
+        body["max_tokens"] = max_tokens
     body["reasoning_effort"] = effort_of(info, selection) or None
     for name in ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty"):
         body[name] = getattr(selection, name)
@@ -60,10 +60,10 @@ def effort_of(info: ModelInfo, selection: Selection) -> str:
     """
     if not info.can_reason:
         return ""
-    asked = selection.reasoning_effort
-    if asked and (asked in info.reasoning_levels or not info.reasoning_levels):
-        return asked
-    return info.default_reasoning_effort if asked or selection.think else ""
+    effort = selection.reasoning_effort
+    if effort and (effort in info.reasoning_levels or not info.reasoning_levels):
+        return effort
+    return info.default_reasoning_effort if effort or selection.think else ""
 
 
 def output_tokens_of(request: ModelRequest, selection: Selection) -> int:
@@ -105,11 +105,11 @@ def _messages(messages: Sequence[Message], info: ModelInfo) -> Iterable[dict[str
             continue
         if shown:
             # The wire requires results directly after their calls, so media of results follow the last result.
-            yield _shown(shown)
+            yield _images_message(shown)
             shown = []
         yield _assistant(message, info) if message.role == "assistant" else _user(message)
     if shown:
-        yield _shown(shown)
+        yield _images_message(shown)
 
 
 def _user(message: Message) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _result(result: ToolResult, info: ModelInfo) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": result.tool_call_id, "content": content}
 
 
-def _shown(results: Sequence[ToolResult]) -> dict[str, Any]:
+def _images_message(results: Sequence[ToolResult]) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
     for result in results:
         content.append({"type": "text", "text": f"What {result.name} (call {result.tool_call_id}) shows:"})
@@ -168,19 +168,19 @@ def _assistant(message: Message, info: ModelInfo) -> dict[str, Any]:
             for call in calls
         ]
     if message.provider == info.provider and message.model == info.model:
-        thoughts = [part.data for part in message.parts if isinstance(part, ReasoningPart)]
-        plain = [thought.thinking for thought in thoughts if thought.signature == PLAIN_REASONING]
+        reasonings = [part.data for part in message.parts if isinstance(part, ReasoningPart)]
+        plain = [reasoning.thinking for reasoning in reasonings if reasoning.signature == PLAIN_REASONING]
         if plain and calls:
             out[PLAIN_REASONING] = "".join(plain)
-        if details := [detail for thought in thoughts for detail in _details(thought)]:
+        if details := [detail for reasoning in reasonings for detail in _details(reasoning)]:
             out["reasoning_details"] = details
     return out
 
 
-def _details(thought: Reasoning) -> Iterable[dict[str, Any] | msgspec.Raw]:
+def _details(reasoning: Reasoning) -> Iterable[dict[str, Any] | msgspec.Raw]:
     """Return signed text and encrypted blocks in the format of OpenRouter, unchanged."""
-    if thought.signature and thought.signature != PLAIN_REASONING:
-        yield {"type": "reasoning.text", "text": thought.thinking, "signature": thought.signature}
-    for block in thought.redacted:
+    if reasoning.signature and reasoning.signature != PLAIN_REASONING:
+        yield {"type": "reasoning.text", "text": reasoning.thinking, "signature": reasoning.signature}
+    for block in reasoning.redacted:
         if block.startswith("{"):
             yield msgspec.Raw(block.encode())

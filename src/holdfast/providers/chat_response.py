@@ -125,12 +125,12 @@ _FINISHES: dict[str, StepFinish] = {
 
 
 class _Open:
-    """A tool call in progress. It is published once its name is known; earlier arguments are buffered in `held`."""
+    """A tool call in progress. It is published once its name is known; earlier arguments are buffered in `buffered`."""
 
-    def __init__(self, said_id: str) -> None:
-        self.said_id = said_id
+    def __init__(self, reported_id: str) -> None:
+        self.reported_id = reported_id
         self.id = ToolCallId("")
-        self.held: list[str] = []
+        self.buffered: list[str] = []
 
 
 class ChatResponse:
@@ -155,7 +155,7 @@ class ChatResponse:
         `ErrorInStream`.
         """
         parts: list[StreamPart] = []
-        words: list[str] = []
+        texts: list[str] = []
         for data in events:
             if data.strip() == b"[DONE]":
                 self.is_done = True
@@ -163,22 +163,22 @@ class ChatResponse:
             for chunk in _chunks(data):
                 choices = chunk.choices
                 if choices and len(choices) == 1 and (text := _only_text(chunk, choices[0])) is not None:
-                    words.append(text)
+                    texts.append(text)
                     continue
-                if words:
-                    self._say("".join(words), parts)
-                    words.clear()
+                if texts:
+                    self._add_text("".join(texts), parts)
+                    texts.clear()
                 if not choices and chunk.usage is None:
                     _check_oddity(data)
-                self._take(chunk, parts)
-        if words:
-            self._say("".join(words), parts)
+                self._process_chunk(chunk, parts)
+        if texts:
+            self._add_text("".join(texts), parts)
         return parts
 
     def end(self) -> list[StreamPart]:
         """Return the final parts. Valid only if `is_finished`."""
         parts: list[StreamPart] = []
-        self._seal(parts)
+        self._end_reasoning(parts)
         parts += [ToolCallEnd(call.id) for call in self._calls if call.id]
         if self._usage.is_reported:
             parts.append(UsagePart(self._usage))
@@ -188,11 +188,11 @@ class ChatResponse:
         parts.append(FinishedPart("tool_calls" if has_calls and reason in ("stop", "other") else reason))
         return parts
 
-    def _say(self, text: str, parts: list[StreamPart]) -> None:
-        self._seal(parts)
+    def _add_text(self, text: str, parts: list[StreamPart]) -> None:
+        self._end_reasoning(parts)
         parts.append(TextDelta(text))
 
-    def _take(self, chunk: _Chunk, parts: list[StreamPart]) -> None:
+    def _process_chunk(self, chunk: _Chunk, parts: list[StreamPart]) -> None:
         extra = chunk.x_groq
         if error := chunk.error or (extra.error if extra else None):
             raise ErrorInStream(error)
@@ -201,8 +201,8 @@ class ChatResponse:
                 raise ErrorInStream(choice.error)
             delta = choice.delta or choice.message
             if delta is not None:
-                self._take_delta(delta, parts)
-            if reason := _known(choice.finish_reason):
+                self._process_delta(delta, parts)
+            if reason := _finish_reason(choice.finish_reason):
                 if reason == "error":
                     raise ErrorInStream({"message": "it stopped in the middle of the answer because of an error"})
                 self._reason = _FINISHES.get(reason, "other")
@@ -212,7 +212,7 @@ class ChatResponse:
             timings = chunk.timings
             self._usage = Usage(timings.prompt_n or 0, timings.predicted_n or 0, timings.cache_n or 0)
 
-    def _take_delta(self, delta: _Delta, parts: list[StreamPart]) -> None:
+    def _process_delta(self, delta: _Delta, parts: list[StreamPart]) -> None:
         if delta.reasoning_details:
             parts += _details(delta.reasoning_details)
         elif delta.reasoning_content:
@@ -224,59 +224,61 @@ class ChatResponse:
         if isinstance(content, list):
             content = "".join(str(item.get("text") or "") for item in content)
         if text := content or delta.refusal:
-            self._say(text, parts)
+            self._add_text(text, parts)
         if delta.tool_calls:
-            self._seal(parts)
+            self._end_reasoning(parts)
             for call in delta.tool_calls:
-                parts += self._take_call(call)
+                parts += self._process_call(call)
 
-    def _seal(self, parts: list[StreamPart]) -> None:
+    def _end_reasoning(self, parts: list[StreamPart]) -> None:
         """Close plain reasoning with its signature, so that later requests return it under the same key."""
         if self._has_plain:
             self._has_plain = False
             parts.append(ReasoningSignature(PLAIN_REASONING))
 
-    def _take_call(self, said: _Call) -> Iterator[StreamPart]:
-        function = said.function or _Function()
-        call = self._find(said, function)
+    def _process_call(self, reported: _Call) -> Iterator[StreamPart]:
+        function = reported.function or _Function()
+        call = self._find(reported, function)
         text = function.arguments
         if isinstance(text, dict):
             text = _encode(text).decode()
         if not call.id and function.name:
-            call.id = self._unused(call.said_id)
+            call.id = self._unused(call.reported_id)
             yield ToolCallStart(call.id, function.name)
-            if held := "".join(call.held):
-                yield ToolCallDelta(call.id, held)
+            if buffered := "".join(call.buffered):
+                yield ToolCallDelta(call.id, buffered)
         if text:
             if call.id:
                 yield ToolCallDelta(call.id, text)
             else:
-                call.held.append(text)
+                call.buffered.append(text)
 
-    def _find(self, said: _Call, function: _Function) -> _Open:
+    def _find(self, reported: _Call, function: _Function) -> _Open:
         """Return the call that a delta belongs to. Servers identify calls by index, by id, or
         inconsistently by both.
         """
-        known = self._at.get(said.index) if said.index is not None else (self._calls[-1] if self._calls else None)
-        if said.index is None and said.id:
-            known = next((call for call in self._calls if call.said_id == said.id), None)
-        begins_another = known is not None and known.id and function.name and (said.id or "") != known.said_id
-        if known is None or begins_another or (said.index is None and not said.id and function.name):
-            known = _Open(said.id or "")
+        known = (
+            self._at.get(reported.index) if reported.index is not None else (self._calls[-1] if self._calls else None)
+        )
+        if reported.index is None and reported.id:
+            known = next((call for call in self._calls if call.reported_id == reported.id), None)
+        begins_another = known is not None and known.id and function.name and (reported.id or "") != known.reported_id
+        if known is None or begins_another or (reported.index is None and not reported.id and function.name):
+            known = _Open(reported.id or "")
             self._calls.append(known)
-        if said.id and not known.said_id:
-            known.said_id = said.id
-        if said.index is not None:
-            self._at[said.index] = known
+        if reported.id and not known.reported_id:
+            known.reported_id = reported.id
+        if reported.index is not None:
+            self._at[reported.index] = known
         return known
 
-    def _unused(self, said: str) -> ToolCallId:
+    def _unused(self, reported: str) -> ToolCallId:
         taken = {call.id for call in self._calls}
         number = len(self._calls)
-        candidate = said or f"call_{number}"
+        candidate = reported or f"call_{number}"
         while candidate in taken:
             number += 1
-            candidate = f"{said or 'call'}_{number}"
+            candidate = f"{reported or 'call'}_{number}"
         return ToolCallId(candidate)
 
 
@@ -324,17 +326,17 @@ def _salvaged(data: bytes) -> _Chunk:
     raise NotUnderstood(data[:200].decode("utf-8", "replace"))
 
 
-def _known(reason: str | None) -> str:
+def _finish_reason(reason: str | None) -> str:
     reason = (reason or "").lower()
     return "" if reason in ("null", "none") else reason
 
 
-def _usage(said: _Usage) -> Usage:
+def _usage(reported: _Usage) -> Usage:
     """Convert token counts. This wire includes cached tokens in the prompt; `Usage` counts them separately."""
-    details = said.prompt_tokens_details or _Details()
-    read = details.cached_tokens or said.prompt_cache_hit_tokens or 0
+    details = reported.prompt_tokens_details or _Details()
+    read = details.cached_tokens or reported.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0
-    return Usage(max(0, (said.prompt_tokens or 0) - read - written), said.completion_tokens or 0, read, written)
+    return Usage(max(0, (reported.prompt_tokens or 0) - read - written), reported.completion_tokens or 0, read, written)
 
 
 def _details(details: Iterable[dict[str, Any]]) -> Iterator[StreamPart]:

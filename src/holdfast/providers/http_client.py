@@ -61,13 +61,13 @@ def _load(module: str) -> ModuleType:
 async def http_client(url: str) -> "httpx2.AsyncClient":
     """Return the shared client for a URL: own connections, or those of httpx2 if a proxy applies to the URL."""
     loop = asyncio.get_running_loop()
-    kept = _proxied if await _needs_proxy(url) else _direct
+    clients = _proxied if await _needs_proxy(url) else _direct
     transport = await in_thread("holdfast.providers.httpx_transport")
-    if not transport.has_certificates() and (url.startswith("https:") or kept is _proxied):
+    if not transport.has_certificates() and (url.startswith("https:") or clients is _proxied):
         await asyncio.to_thread(transport.certificates)
-    if loop not in kept:
-        kept[loop] = transport.make_client(is_direct=kept is _direct)
-    return kept[loop]
+    if loop not in clients:
+        clients[loop] = transport.make_client(is_direct=clients is _direct)
+    return clients[loop]
 
 
 async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
@@ -75,9 +75,9 @@ async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
     response that is not JSON becomes an empty mapping.
     """
     client = await http_client(url)
-    answer = await client.post(url, data=dict(form), headers={"accept": "application/json"}, timeout=_FORM_SECONDS)
+    response = await client.post(url, data=dict(form), headers={"accept": "application/json"}, timeout=_FORM_SECONDS)
     try:
-        return msgspec.json.decode(answer.content, type=dict[str, Any])
+        return msgspec.json.decode(response.content, type=dict[str, Any])
     except msgspec.DecodeError:
         return {}
 
@@ -85,8 +85,8 @@ async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
 async def close_connections() -> None:
     """Close all connections of this event loop, including those in use. Later requests open new ones."""
     loop = asyncio.get_running_loop()
-    for kept in (_direct, _proxied):
-        client = kept.pop(loop, None)
+    for clients in (_direct, _proxied):
+        client = clients.pop(loop, None)
         if client is not None:
             await client.aclose()
 

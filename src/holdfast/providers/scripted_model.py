@@ -207,7 +207,7 @@ def _in_order(steps: Iterable[Step]) -> Script:
     return script
 
 
-# Scripted model for installations without a model. It identifies itself as scripted and reacts to keywords.
+# The demo model, for installations without a model. It identifies itself as scripted and reacts to keywords.
 
 TOUR = ModelInfo(
     provider="demo",

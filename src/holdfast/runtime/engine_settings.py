@@ -16,7 +16,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.workspace.git.status_scan import Scan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
 
-__all__ = ["engine_settings", "lookout_for", "own_files"]
+__all__ = ["context_loader", "engine_settings", "own_files"]
 
 _TRAILERS = {"assisted-by": "Assisted-by: Holdfast", "co-authored-by": "Co-Authored-By: Holdfast"}
 _OWN_FILES = ("holdfast/AGENTS.md", "AGENTS.md")
@@ -44,7 +44,7 @@ def own_files(options: Options, environment: Mapping[str, str]) -> tuple[Path, .
     return tuple(Path(os.path.expanduser(path)) for path in own)
 
 
-def lookout_for(
+def context_loader(
     directory: str,
     settings: Callable[[], Settings],
     environment: Mapping[str, str],

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.config.configuration import Configuration
     from holdfast.config.credentials import Credentials
 
-__all__ = ["ModelSources", "SelectedModels", "Size", "means_of"]
+__all__ = ["ModelSources", "SelectedModels", "Size", "model_sources"]
 
 Size: TypeAlias = Literal["large", "small"]
 
@@ -63,7 +63,7 @@ class ModelSources(msgspec.Struct, frozen=True):
     """Runs the command that renews a machine's own credentials (`aws_auth_refresh`)."""
 
 
-def means_of(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
+def model_sources(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
     """The means of a workspace whose settings and keys are in files. How to renew is left to whoever can."""
     return ModelSources(
         configuration.current,

@@ -1,7 +1,9 @@
-"""What a workspace is furnished with: settings, models, tools, processes, rules.
+"""The services of a server and of each of its workspaces.
 
-A house is what all workspaces of a server share; an services is what one of them has for itself. Nothing here
-decides anything: it hands the parts to each other.
+`ServerServices` holds what all workspaces share, and opens and closes them. `WorkspaceServices` holds what one
+workspace has beside its engine: settings, credentials, models, permission rules, processes, tools, extensions. Nothing
+here makes decisions; the constructors pass the parts to each other, in an order in which each part exists before it is
+used.
 """
 
 import asyncio
@@ -18,24 +20,29 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
-from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.domain.events import LiveEvent
+from holdfast.domain.errors import BadRequest, HoldfastError, ToolError, WorkspaceClosing
+from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
+from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import Options, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.engine.ports import Ledger, Models, Outlet, Tools
-from holdfast.engine.run_context import SubagentType
+from holdfast.engine.approvals import Approvals
+from holdfast.engine.ports import ContextLoader, Models, Outlet, Tools
+from holdfast.engine.recovery import plan_recovery
+from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.command_substitution import Substitution
 from holdfast.extensions.extensions import Extensions
 from holdfast.providers.http_client import close_connections, post_form
 from holdfast.providers.model_discovery import ModelDiscovery
-from holdfast.runtime.engine_settings import engine_settings, lookout_for
-from holdfast.runtime.model_selection import SelectedModels, means_of
+from holdfast.runtime.engine_settings import context_loader, engine_settings
+from holdfast.runtime.model_selection import SelectedModels, model_sources
 from holdfast.runtime.permission_rules import PermissionCheck, allows, replaces
-from holdfast.runtime.workspace import App, SystemClock, WorkspaceParts
+from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.tasks import TaskOwner
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
 from holdfast.tools.bash import Bash, BashArguments
@@ -54,237 +61,393 @@ from holdfast.workspace.process.shell_call import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 from holdfast.workspace.web_client import WebClient
 
-__all__ = ["ServerServices", "ServiceOverrides", "WorkspaceServices", "open_app"]
+__all__ = ["NoUsableModel", "ServerServices", "ServiceOverrides", "WorkspaceServices"]
 
 _log = logging.getLogger("holdfast.server")
 
-_SIGN_IN = 300.0
-"""How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
+_SIGN_IN_SECONDS = 300.0
+"""Limit of the command that renews a machine's own credentials: the user may have to confirm in a browser."""
 CLOSE_SECONDS = 15.0
-"""How long one part of a workspace may take to close."""
-_LOOKING = frozenset({"glob", "grep", "ls", "view"})
-_KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
+"""Limit for closing one part of a workspace."""
+_READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
+_LSP_TOOLS = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
 
-class _ConfinedBash(Bash):
-    """Never starts before the sandbox is what the settings say."""
-
-    def __init__(self, services: "WorkspaceServices") -> None:
-        super().__init__(services.shell, services.jobs)
-        self._services = services
-
-    async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
-        await self.prepare()
-        path, shell = self._services.record.path, self._services.shell
-        async with examined_git(path, shell, context.environment, arguments.command):
-            return await super().act(context, arguments)
-
-    async def prepare(self) -> None:
-        """Also after somebody was asked: the settings may be others by then."""
-        await self._services.confine()
+class NoUsableModel(HoldfastError):
+    """No model can be used until a client supplies credentials; then the queued prompts continue."""
 
 
 class ServiceOverrides(msgspec.Struct, frozen=True):
-    """What is decided before the first workspace. With `models` none are chosen, with `tools` there are no others."""
+    """Options of the server, and replacements for parts of it: `models` replaces model selection, `tools` all tools."""
 
     settings: EngineSettings = EngineSettings()
     models: Models | None = None
     tools: Tools | None = None
-    listen: Callable[[str, Outlet], Outlet] | None = None
-    """Listens in on what the workspace of a directory says."""
+    observe: Callable[[str, Outlet], Outlet] | None = None
+    """Wraps the outlet of the workspace of a directory, for metrics and tracing."""
     socket: Path | None = None
-    """Where the server listens: no command in a sandbox may reach it."""
+    """The socket of the server, which sandboxed commands must not reach."""
     warms_guard: bool = True
-    """Whether the guard of processes is started with the first workspace, not with the first command."""
+    """Start the process guard with the first workspace instead of the first command."""
 
 
 class ServerServices:
-    """Of one server: who guards processes, who knows local models, where keys are."""
+    """What the workspaces of one server share, and the workspaces that are open. One for each data directory."""
 
-    def __init__(self, data_dir: Path, ledger: Ledger, given: ServiceOverrides) -> None:
+    def __init__(self, data_dir: Path, overrides: ServiceOverrides | None = None) -> None:
         self.data_dir = data_dir
-        self.ledger = ledger
-        self.settings = given.settings
-        self.models = given.models
-        self.tools = given.tools
-        self.listen = given.listen
-        self.socket = given.socket
-        self.warms_guard = given.warms_guard
+        self.overrides = overrides or ServiceOverrides()
         self.guard = Guard()
         self.discovery = ModelDiscovery()
         self.web = WebClient()
         self.git = PrivateGit(str(data_dir / "git"))
+        # Last: it locks the data directory, and an error after it would have to release the lock.
+        self.ledger = SqliteLedger(data_dir)
+        self._tasks = TaskOwner()
+        self._open: dict[str, asyncio.Task[Workspace]] = {}
 
-    def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> "WorkspaceServices":
-        """For a workspace that was just opened, by somebody who had set these variables."""
-        if self.warms_guard:
+    def workspace_services(
+        self,
+        record: WorkspaceRecord,
+        environment: Mapping[str, str],
+        publish: Callable[[LiveEvent], None],
+        on_busy: Callable[[bool], None],
+    ) -> "WorkspaceServices":
+        """Return the services of a workspace that a client with this environment opens."""
+        if self.overrides.warms_guard:
             self.guard.ensure_started()
-        return WorkspaceServices(self, record, environment)
+        return WorkspaceServices(self, record, environment, publish, on_busy)
+
+    async def open_workspace(
+        self,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        unattended: bool = False,
+        on_busy: Callable[[WorkspaceId], None] = lambda _: None,
+    ) -> Workspace:
+        """Return the workspace of a directory, identified by its real path. Concurrent callers get the same one.
+
+        `unattended`: no client is attached. Raises `NoUsableModel` if queued prompts could not be answered then.
+        `on_busy` is called when runs or jobs become active, and when the last of them has ended.
+        """
+        path = _real_directory(directory)
+        opening = self._open.get(path)
+        if opening is None or (opening.done() and not _is_open(opening)):
+            work = self._open_workspace(path, environment or {}, on_busy, unattended=unattended)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled() and not _is_cancelled():
+                raise WorkspaceClosing from None
+            raise
+
+    async def _open_workspace(
+        self, path: str, environment: Mapping[str, str], on_busy: Callable[[WorkspaceId], None], *, unattended: bool
+    ) -> Workspace:
+        record = await self.ledger.open_workspace(path)
+
+        def report_busy(_: bool) -> None:
+            on_busy(record.id)
+
+        observe = self.overrides.observe
+        events = WorkspaceEvents(record, self.ledger, partial(observe, path) if observe is not None else _unobserved)
+        services = self.workspace_services(record, environment, events.outlet.publish_live, report_busy)
+        try:
+            resume = not unattended or await self._can_resume(record, services)
+            workspace = Workspace(record, services, events, report_busy)
+            await workspace.recover(resume=resume)
+        except BaseException:
+            await services.close()
+            raise
+        try:
+            if not resume:
+                raise NoUsableModel
+            services.start()
+        except BaseException:
+            await workspace.close()
+            raise
+        return workspace
+
+    async def _can_resume(self, record: WorkspaceRecord, services: "WorkspaceServices") -> bool:
+        """Return True if no prompt is queued, or the queued ones can be answered without a client."""
+        sessions = {run.session_id for run in plan_recovery(await self.ledger.open_runs(record.id), {}).requeued}
+        conversations = [await self.ledger.messages(record.id, session) for session in sessions]
+        used = {message.provider for messages in conversations for message in messages if message.provider}
+        return not sessions or await services.can_answer(used)
+
+    async def close_workspace(self, workspace: Workspace) -> None:
+        """Close a workspace. Its directory can be opened again afterwards, even if closing fails."""
+        try:
+            await workspace.close()
+        finally:
+            self._open.pop(workspace.path, None)
 
     async def close(self) -> None:
-        """Close each part, also if another cannot be closed."""
+        """Close the open workspaces, the shared parts and the store, each even if another cannot be closed. A
+        workspace that is being opened is given up.
+        """
+        for opening in self._open.values():
+            opening.cancel()
+        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
+        self._open.clear()
+        try:
+            await _close_all(item for item in opened if isinstance(item, Workspace))
+        finally:
+            try:
+                await self.close_parts()
+            finally:
+                await self.ledger.close()
+
+    async def close_parts(self) -> None:
+        """Close the shared parts, each even if another cannot be closed."""
         parts = (self.guard.close, self.discovery.close, close_connections, lambda: asyncio.to_thread(self.git.close))
         await _close_each(parts, None)
 
 
-def open_app(data_dir: Path, given: ServiceOverrides | None = None) -> App:
-    """The application of a server."""
-    return App(data_dir, lambda ledger: ServerServices(data_dir, ledger, given or ServiceOverrides()))
+def _unobserved(outlet: Outlet) -> Outlet:
+    return outlet
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _is_open(opening: asyncio.Task[Workspace]) -> bool:
+    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
+    return not opening.cancelled() and opening.exception() is None
+
+
+async def _close_all(workspaces: Iterable[Workspace]) -> None:
+    """Close all workspaces, then raise the first error, if any."""
+    for end in await asyncio.gather(*(workspace.close() for workspace in workspaces), return_exceptions=True):
+        if isinstance(end, BaseException):
+            raise end
+
+
+def _real_directory(directory: Path) -> str:
+    path = directory.resolve()
+    if not path.is_dir():
+        raise BadRequest(f"{directory} is not a directory: name one that exists.")
+    return str(path)
 
 
 class WorkspaceServices:
-    """Of one workspace."""
+    """The services of one open workspace. `publish` sends live events to the attached clients.
 
-    def __init__(self, house: ServerServices, record: WorkspaceRecord, environment: Mapping[str, str]) -> None:
-        self._house = house
+    `environment` is that of the client that opened the workspace. Commands receive it beside a few variables of the
+    server; it is empty if the client sent none.
+    """
+
+    def __init__(
+        self,
+        server: ServerServices,
+        record: WorkspaceRecord,
+        environment: Mapping[str, str],
+        publish: Callable[[LiveEvent], None],
+        on_busy: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self._server = server
         self.record = record
         self.environment = environment
-        """The client's, which commands get beside a few variables of the server; nothing if a client gave nothing."""
-        self.data_dir = house.data_dir / "workspaces" / record.id
-        # Whose files count as the user's own is the server's to know: what they hold may run commands.
-        places = locate_settings(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
-        self.spawn = GuardedSpawn(house.guard)
-        self.git = house.git
-        self.scan = GitScan(house.git, self.spawn, record.path, environment or os.environ)
-        self.configuration = Configuration(places, environment or os.environ, run=Substitution(self.spawn))
-        self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
-        self.credentials = Credentials(places.credentials_file, os.environ)
-        self.refresher = TokenRefresher(self.credentials)
-        self.on_settings: Callable[[], None] = lambda: None
-        """Called when the settings have become others, whoever changed them."""
-        self.publish: Callable[[LiveEvent], None] = lambda _: None
-        """To everybody who is attached; set when the workspace is open."""
-        self._complaints: frozenset[Problem] = frozenset()
-        self._complain()
-        self.configuration.on_change = self._changed
-        self.choice: SelectedModels | None = None
-        if house.models is None:
-            means = means_of(self.configuration, self.credentials, house.data_dir)
-            means = msgspec.structs.replace(means, new_token=self._new_token, sign_in=self._sign_in)
-            self.choice = SelectedModels(means, house.discovery)
-        grace = house.settings.grace
-        self.jobs = Jobs(SystemClock().now_ms, limits=JobLimits(grace=grace))
-        self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
-        self.shell = Shell(self.processes, self._secrets)
+        self.publish = publish
+        self.ledger = server.ledger
+        self.git = server.git
+        self.clock = SystemClock()
+        self.new_id = new_id
+        self.data_dir = server.data_dir / "workspaces" / record.id
+        self.spawn = GuardedSpawn(server.guard)
+        self.git_scan = GitScan(server.git, self.spawn, record.path, environment or os.environ)
+        # Files that count as the user's own may run commands, so the environment of the server locates them.
+        locations = locate_settings(record.path, os.environ, data_dir=str(server.data_dir), workspace_id=record.id)
+        self.configuration = Configuration(
+            locations, environment or os.environ, run=Substitution(self.spawn), on_change=self._settings_changed
+        )
+        self._engine_settings: tuple[Options, EngineSettings] | None = None
+        self._settings_version = 0
+        self._logged_problems: frozenset[Problem] = frozenset()
+        self._log_problems()
+        self.config_store = ConfigStore(server.data_dir / "config.json", self.data_dir / "config.json")
+        self.credentials = Credentials(locations.credentials_file, os.environ)
+        self.token_refresher = TokenRefresher(self.credentials)
+        self.selected_models = self._select_models() if server.overrides.models is None else None
         self._programs = ProgramFiles(lambda: command_environment(os.environ, environment, cwd=record.path)["PATH"])
+        saved_rules = str(self.data_dir / "config.json")
+        self.judge = PermissionCheck(self.configuration.snapshot, record.path, saved_rules, self._programs)
+        grace = server.overrides.settings.grace
+        self.jobs = Jobs(self.clock.now_ms, limits=JobLimits(grace=grace), on_busy=on_busy)
+        self.processes = Processes(server.guard, self.data_dir / "output", grace=grace)
+        self.shell = Shell(self.processes, self._secrets)
+        self.extensions = Extensions(self._extension_context())
+        self.tools = self._tools()
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
-        self._engine_known: tuple[Options, EngineSettings] | None = None
-        self.extensions = Extensions(self._ground())
-        self.tools = self._tools()
+
+    def start(self) -> None:
+        """Start the extensions and the first scan of the work tree, in the background."""
+        self.extensions.start()
+        self.git_scan.current()
 
     @property
     def settings(self) -> Settings:
+        """The effective settings. Re-reads files that have changed."""
         return self.configuration.current()
 
-    def _ground(self) -> ExtensionContext:
+    @property
+    def models(self) -> Models:
+        """The models that the server was given, or else those that the settings select."""
+        models = self.selected_models or self._server.overrides.models
+        assert models is not None, "one of them is always set"
+        return models
+
+    def _extension_context(self) -> ExtensionContext:
         known = self.record.path, self.data_dir, self.configuration, self.credentials
-        return ExtensionContext(*known, self.spawn, self.environment, self._say, self._secrets, self.git)
+        return ExtensionContext(*known, self.spawn, self.environment, self.publish, self._secrets, self.git)
 
-    def _say(self, event: LiveEvent) -> None:
-        self.publish(event)
+    # Settings
 
-    def _changed(self) -> None:
-        self._complain()
+    def notify_settings_changed(self) -> None:
+        """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
+        version = self._settings_version
+        self.configuration.snapshot()
+        if self._settings_version == version:
+            self._publish_change()
+
+    def _settings_changed(self) -> None:
+        self._log_problems()
         self.extensions.refresh()
-        self.on_settings()
+        self._publish_change()
 
-    def _complain(self) -> None:
-        """What is wrong with a file is said once, in the log."""
+    def _publish_change(self) -> None:
+        self._settings_version += 1
+        self.publish(ConfigChangedEvent(Change("updated", ConfigChanged(self.record.id))))
+
+    def _log_problems(self) -> None:
+        """Log each problem of a settings file once."""
         problems = self.configuration.problems
         for problem in problems:
-            if problem not in self._complaints:
+            if problem not in self._logged_problems:
                 _log.warning("%s", problem)
-        self._complaints = frozenset(problems)
+        self._logged_problems = frozenset(problems)
 
-    # Keys
+    def engine_settings(self) -> EngineSettings:
+        """Return the engine's settings as of the last read: each run reads the files before it begins, and every step
+        calls this.
+        """
+        options = self.configuration.settings.options
+        if self._engine_settings is None or self._engine_settings[0] is not options:
+            self._engine_settings = options, engine_settings(self._server.overrides.settings, options)
+        return self._engine_settings[1]
+
+    # Models and credentials
+
+    def _select_models(self) -> SelectedModels:
+        sources = model_sources(self.configuration, self.credentials, self._server.data_dir)
+        sources = msgspec.structs.replace(sources, new_token=self._new_token, sign_in=self._sign_in)
+        return SelectedModels(sources, self._server.discovery)
 
     async def _new_token(self, provider: str, used: str) -> str | None:
         if await asyncio.to_thread(self.credentials.token, provider) is None:
             return None
         try:
-            return (await self.refresher.refresh(provider, post_form, used=used)).access_token
+            return (await self.token_refresher.refresh(provider, post_form, used=used)).access_token
         except HoldfastError as error:
-            # The refusal that made us ask is told; this is why it stands.
+            # The caller reports the provider's refusal; this is why the refusal could not be resolved.
             _log.warning("%s", error)
             return None
 
     async def _sign_in(self, command: str) -> bool:
-        """`aws_auth_refresh`: a command of the user's own, outside of any sandbox, under the guard."""
+        """Run `aws_auth_refresh`, a command of the user's own: outside the sandbox, under the guard."""
+        server = self._server
         try:
-            async with asyncio.timeout(_SIGN_IN):
-                free = Shell(Processes(self._house.guard, self.data_dir / "output", grace=self._house.settings.grace))
-                result = await free.call(command, self.record.path, self.environment)
+            async with asyncio.timeout(_SIGN_IN_SECONDS):
+                grace = server.overrides.settings.grace
+                unconfined = Shell(Processes(server.guard, self.data_dir / "output", grace=grace))
+                result = await unconfined.call(command, self.record.path, self.environment)
         except (TimeoutError, ToolError) as error:
             _log.warning("aws_auth_refresh did not succeed: %s", str(error) or "it took too long")
             return False
         return result.exit_code == 0
 
-    def learn_keys(self, environment: Mapping[str, str]) -> None:
-        """Whoever joins may have set the key that was missing, or a new one. Nothing else of theirs counts."""
-        if self.choice is not None:
-            names, _ = self.choice.secrets()
+    def add_client_keys(self, environment: Mapping[str, str]) -> None:
+        """Use the API keys in the environment of a client that joined later. Its other variables have no effect."""
+        if self.selected_models is not None:
+            names, _ = self.selected_models.secrets()
             self.configuration.add_environment({name: environment[name] for name in names if environment.get(name)})
 
     def _secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """No command sees the keys that models are asked with."""
-        return self.choice.secrets() if self.choice is not None else ((), ())
+        """Return the names and values of API keys, which are removed from the environment of commands."""
+        return self.selected_models.secrets() if self.selected_models is not None else ((), ())
 
-    def parts(self) -> WorkspaceParts:
-        """What the engine gets. Which of the settings it is given once, and which it asks for, shows here."""
-        house = self._house
-        models = self.choice or house.models
-        assert models is not None
-        web = WebFetch(house.web)
-        tools = AllTools(self.tools, self.extensions.tools)
-        subagent_types = {
-            "task": SubagentType(SomeTools(tools, _LOOKING | _KNOWING)),
-            "fetch": SubagentType(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
-        }
-        saved = str(self.data_dir / "config.json")
-        judge = PermissionCheck(self.configuration.snapshot, self.record.path, saved, self._programs)
-        return WorkspaceParts(
-            house.ledger,
-            models,
-            house.tools or tools,
-            current_settings=self._engine_settings,
-            wrap_outlet=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
-            context_loader=lookout_for(
-                self.record.path,
-                lambda: self.configuration.settings,
-                os.environ,
-                self.extensions.notes,
-                self.extensions.look,
-                self.scan.current,
-            ),
-            subagent_types=subagent_types,
-            judge=lambda _: judge,
-            environment=self.environment,
-            cleanup=self.jobs.end_run,
-            completion_error=self.jobs.fault_of,
-            extensions_ready=self.extensions.settled,
-            hooks=self.extensions.hooks,
-            rules_allow=self._allows,
-            named_model=None if self.choice is None else self.choice.named,
-            find_subagent_type=lambda kind: self.extensions.agents.subagent_type(kind, tools),
-        )
+    async def can_answer(self, providers: Collection[str]) -> bool:
+        """Return whether conversations with these providers can continue without a client."""
+        return self.selected_models is None or await self.selected_models.can_answer(providers)
 
-    def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
-        """Whether rules that hold for one run, such as those of a command, allow this."""
+    # Permissions
+
+    def approval_timeout(self) -> float:
+        """Return for how many seconds a request waits for an answer while no client is attached."""
+        return self.configuration.settings.options.ask_timeout
+
+    def save_rule(self, rule: str) -> None:
+        """Save a rule of "always allow" for this workspace, in place of its form of an earlier version."""
+        rules = self.config_store.read_scope(1).get("permissions", {}).get("allow", [])
+        kept = [known for known in rules if not replaces(rule, known)]
+        if rule not in kept:
+            self.config_store.set(1, "permissions.allow", [*kept, rule])
+        self.notify_settings_changed()
+
+    def _rules_allow(self, rules: Sequence[str], permit: Permit) -> bool:
+        """Return whether the rules of one run, such as those of a command, allow a call."""
         return bool(rules) and allows(rules, permit, self.record.path, self._programs)
 
-    def _engine_settings(self) -> EngineSettings:
-        """As of the last look: each run looks before it begins. Asked for at every step, made when they change."""
-        options = self.configuration.settings.options
-        if self._engine_known is None or self._engine_known[0] is not options:
-            self._engine_known = options, engine_settings(self._house.settings, options)
-        return self._engine_known[1]
+    # Runs and tools
+
+    def run_context(self, record: WorkspaceRecord, approvals: Approvals) -> RunContext:
+        """Return the dependencies of the workspace's runs."""
+        server = self._server
+        tools = AllTools(self.tools, self.extensions.tools)
+        web_fetch = WebFetch(server.web)
+        subagent_types = {
+            "task": SubagentType(SomeTools(tools, _READ_ONLY_TOOLS | _LSP_TOOLS)),
+            "fetch": SubagentType(SomeTools(self.tools, _READ_ONLY_TOOLS, web_fetch), "small", "fetch.md"),
+        }
+        return RunContext(
+            record.id,
+            record.path,
+            server.ledger,
+            self.models,
+            server.overrides.tools or tools,
+            self.engine_settings,
+            permissions=approvals,
+            environment=self.environment,
+            context_loader=self._context_loader(),
+            subagents=SubagentRegistry(subagent_types, lambda name: self.extensions.agents.subagent_type(name, tools)),
+            cleanup=self.jobs.end_run,
+            completion_error=self.jobs.fault_of,
+            extensions_ready=self.extensions.wait_settled,
+            hooks=self.extensions.hooks,
+            rules_allow=self._rules_allow,
+            named_model=None if self.selected_models is None else self.selected_models.named,
+        )
+
+    def _context_loader(self) -> ContextLoader:
+        return context_loader(
+            self.record.path,
+            lambda: self.configuration.settings,
+            os.environ,
+            self.extensions.notes,
+            self.extensions.rescan,
+            self.git_scan.current,
+        )
 
     def _tools(self) -> BuiltinTools:
         more = (
-            Agent(self.extensions.agents.offered),
+            Agent(self.extensions.agents.descriptions),
             AgenticFetch(),
-            _ConfinedBash(self),
+            _SandboxedBash(self),
             JobKill(self.jobs),
             JobOutputTool(self.jobs),
             QuestionTool(),
@@ -293,14 +456,14 @@ class WorkspaceServices:
             spawn=partial(self.spawn, is_real=True),
             git=self.git,
             settings=lambda: self.settings.tools,
-            # Asked before each step, when the model was just looked up in the same settings.
+            # Called before each step, right after the model was looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable()),
-            skill_at=self.extensions.skills.at,
+            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable_directories()),
+            skill_at=self.extensions.skills.by_path,
             known_todos=self._todos,
-            facts=self._facts,
-            log_file=lambda: self._house.data_dir / "logs" / "server.log",
-            web=self._house.web,
+            facts=self._describe_settings,
+            log_file=lambda: self._server.data_dir / "logs" / "server.log",
+            web=self._server.web,
             on_view=self.extensions.lsp.on_view,
             on_change=self.extensions.lsp.on_change,
             more=more,
@@ -308,15 +471,13 @@ class WorkspaceServices:
         return BuiltinTools(needs)
 
     async def _todos(self, context: ToolContext) -> Sequence[Todo]:
-        session = await self._house.ledger.session(self.record.id, context.session_id)
+        session = await self.ledger.session(self.record.id, context.session_id)
         return session.todos if session and session.todos else ()
 
-    async def _facts(self, _: ToolContext) -> Mapping[str, Sequence[str]]:
-        """What a model may know about its own settings. Secrets are blacked out by the tool."""
+    async def _describe_settings(self, _: ToolContext) -> Mapping[str, Sequence[str]]:
+        """Describe the settings for the model. The tool removes secrets."""
         settings = self.settings
-        models = self.choice or self._house.models
-        assert models is not None
-        large, small = (await models.large()).info, (await models.small()).info
+        large, small = (await self.models.large()).info, (await self.models.small()).info
         return {
             "config files": _existing(source.path for source in self.configuration.locations.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
@@ -325,23 +486,27 @@ class WorkspaceServices:
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
             "skills": [skill.name for skill in self.extensions.skills.current.usable],
-            "agents": [name for name, _ in self.extensions.agents.offered()],
+            "agents": [name for name, _ in self.extensions.agents.descriptions()],
             "sandbox": [self.sandbox_state().mode],
         }
 
-    # The sandbox.
+    # Sandbox
 
-    async def confine(self) -> SandboxState:
-        """Bring the sandbox to what the settings say. Raises `SandboxImpossible`."""
+    async def update_sandbox(self) -> SandboxState:
+        """Create, change or remove the sandbox as the settings require. Raises `SandboxImpossible`."""
         options = self.settings.options
         if options.sandbox != "workspace":
             self._sandbox = self.processes.sandbox = None
         else:
-            await self._house.guard.ready()
+            await self._server.guard.ready()
             policy = self._sandbox_policy()
             if self._sandbox is None or self._sandbox.policy != policy:
-                means = self._house.guard.has_namespaces, find_bubblewrap(), self._earlier_sandbox
-                self._sandbox = Sandbox(policy, has_namespaces=means[0], bubblewrap=means[1], earlier=means[2])
+                self._sandbox = Sandbox(
+                    policy,
+                    has_namespaces=self._server.guard.has_namespaces,
+                    bubblewrap=find_bubblewrap(),
+                    earlier=self._earlier_sandbox,
+                )
                 self._earlier_sandbox = self._sandbox
             self.processes.sandbox = self._sandbox
             await asyncio.to_thread(self._sandbox.prepare)
@@ -349,31 +514,41 @@ class WorkspaceServices:
 
     def _sandbox_policy(self) -> SandboxPolicy:
         settings, home = self.settings, self.environment.get("HOME", "")
-        own = (self._house.data_dir, self._house.socket, *self.configuration.locations.private_directories)
+        own = (self._server.data_dir, self._server.overrides.socket, *self.configuration.locations.private_directories)
         known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
         return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 
     def sandbox_state(self) -> SandboxState:
+        """Return the state of the sandbox."""
         return self._sandbox.describe() if self._sandbox is not None else SandboxState()
 
-    def save_rule(self, rule: str) -> None:
-        """Save a rule of "always allow" for this workspace, in place of one of an earlier version for the same."""
-        rules = self.store.read_scope(1).get("permissions", {}).get("allow", [])
-        kept = [known for known in rules if not replaces(rule, known)]
-        if rule not in kept:
-            self.store.set(1, "permissions.allow", [*kept, rule])
-
-    async def can_answer(self, providers: Collection[str]) -> bool:
-        return self.choice is None or await self.choice.can_answer(providers)
-
     async def close(self) -> None:
-        """Close each part, also if another cannot be closed."""
-        parts = (self.scan, self.jobs, self.extensions, self.choice, self.refresher)
+        """Close the parts, each even if another cannot be closed."""
+        parts = (self.git_scan, self.jobs, self.extensions, self.selected_models, self.token_refresher)
         await _close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
 
 
+class _SandboxedBash(Bash):
+    """The `bash` tool, which never starts a command before the sandbox matches the settings."""
+
+    def __init__(self, services: WorkspaceServices) -> None:
+        super().__init__(services.shell, services.jobs)
+        self._services = services
+
+    async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
+        """Run a command. Also called after an approval, during which the settings may have changed."""
+        await self.prepare()
+        path, shell = self._services.record.path, self._services.shell
+        async with examined_git(path, shell, context.environment, arguments.command):
+            return await super().act(context, arguments)
+
+    async def prepare(self) -> None:
+        """Update the sandbox."""
+        await self._services.update_sandbox()
+
+
 async def _close_each(parts: Iterable[Callable[[], Awaitable[object]]], seconds: float | None) -> None:
-    """Close one part after the other, each within so many seconds; then raise the first error, if there was one."""
+    """Close one part after the other, each within `seconds`; then raise the first error, if any."""
     errors: list[Exception] = []
     for close in parts:
         try:

@@ -1,18 +1,21 @@
-"""Where it is put together: the only file that knows every room."""
+"""A workspace: the engine, the event bus, and everything that accepts input for them.
 
-import asyncio
+Order of construction. The bus sends the open parts of active runs to new subscribers, and those runs publish through
+the bus; both receive the same `ActiveRuns`. The services of a workspace publish live events, and its engine uses the
+services; both receive the same `WorkspaceEvents`, which is created first. A sub-agent is a run of the engine that
+starts it, so the engine itself creates the function by which its tools start sub-agents.
+"""
+
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from holdfast.bus.bus import Bus
 from holdfast.domain.approvals import Verdict
-from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
 from holdfast.domain.events import LiveEvent, MessagePart
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
@@ -23,71 +26,149 @@ from holdfast.engine.inputs import Inputs
 from holdfast.engine.lifecycle import Lane
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
-from holdfast.engine.recovery import RecoveryPlan, plan_recovery, recover
+from holdfast.engine.recovery import RecoveryPlan, recover
 from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.subagents import SubagentRunner
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.tasks import TaskOwner
 from holdfast.tools.registry import BuiltinTools
 
-# fmt: off
 __all__ = [
-    "App",
-    "BareServices",
-    "NobodyAnswers",
-    "Services",
-    "ServicesFactory",
+    "DEFAULT_APPROVAL_TIMEOUT",
+    "EngineServices",
+    "FixedServices",
     "SystemClock",
     "Workspace",
-    "WorkspaceParts",
+    "WorkspaceEvents",
     "new_id",
     "open_workspace",
 ]
-# fmt: on
+
+DEFAULT_APPROVAL_TIMEOUT = 86_400.0
+"""Seconds for which an approval request waits while no client is attached, unless the settings say otherwise."""
 
 
 class SystemClock:
+    """The clock of the system."""
+
     def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
 def new_id() -> str:
+    """Return a new random id."""
     return secrets.token_hex(16)
 
 
-class Workspace:
-    """A directory with its engine and its bus: all that a server, a demonstration or a test talks to."""
+class EngineServices(Protocol):
+    """The services that a workspace uses.
 
-    def __init__(self, engine: Engine, bus: Bus, recovered: RecoveryPlan, asks: Approvals) -> None:
-        self.engine = engine
-        self.bus = bus
-        self.approvals = asks
-        self.services: Services | None = None
-        """What was put in beside the engine; it goes when the workspace does."""
-        self.inputs = Inputs(engine)
-        self.sessions = Sessions(engine, self.inputs)
-        self.recovered = recovered
-
-    @property
-    def record(self) -> WorkspaceRecord:
-        return self.engine.record
-
-    @property
-    def id(self) -> WorkspaceId:
-        """The id of the workspace, which stays the same when the directory is opened again."""
-        return self.engine.record.id
-
-    @property
-    def path(self) -> str:
-        """The real path of the directory."""
-        return self.engine.record.path
+    Two implementations: `WorkspaceServices` for servers, and `FixedServices` for the demonstration and for tests, which
+    run an engine without settings, processes and extensions.
+    """
 
     @property
     def ledger(self) -> Ledger:
         """The store."""
-        return self.engine.run_context.ledger
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of stored times."""
+
+    @property
+    def new_id(self) -> NewId:
+        """Returns a new unique id."""
+
+    @property
+    def judge(self) -> Judge:
+        """Returns the decision of the permission rules about a tool call."""
+
+    @property
+    def save_rule(self) -> Callable[[str], None] | None:
+        """Saves a rule of "always allow"; if None, it applies until the workspace is closed."""
+
+    def approval_timeout(self) -> float:
+        """Return for how many seconds a request waits for an answer while no client is attached."""
+
+    def run_context(self, record: WorkspaceRecord, approvals: Approvals) -> RunContext:
+        """Return the dependencies of the workspace's runs."""
+
+    async def close(self) -> None:
+        """Release everything that belongs to this workspace."""
+
+
+class WorkspaceEvents:
+    """The event bus of a workspace, and the outlet through which services and engine publish.
+
+    `observe` may wrap the bus, for example to count events.
+    """
+
+    def __init__(
+        self, record: WorkspaceRecord, ledger: Ledger, observe: Callable[[Outlet], Outlet] = lambda outlet: outlet
+    ) -> None:
+        self.active_runs = ActiveRuns()
+        self.bus = Bus(record, ledger, self.active_runs.open_parts)
+        self.outlet = observe(self.bus)
+
+
+class Workspace:
+    """An open directory: accepts prompts, runs them, and publishes what happens. `recover` must be called first.
+
+    `on_busy` is called when the first run becomes active and when the last one has ended.
+    """
+
+    def __init__(
+        self,
+        record: WorkspaceRecord,
+        services: EngineServices,
+        events: WorkspaceEvents,
+        on_busy: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self.record = record
+        self.services = services
+        self.bus = events.bus
+        self.ledger = services.ledger
+        self.clock = services.clock
+        self.new_id = services.new_id
+        self.recorder = Recorder(services.ledger, record, events.outlet)
+        self.approvals = Approvals(
+            self.recorder,
+            services.ledger,
+            services.new_id,
+            services.judge,
+            save_rule=services.save_rule,
+            timeout=services.approval_timeout,
+        )
+        self.engine = Engine(
+            services.run_context(record, self.approvals),
+            self.recorder,
+            services.clock,
+            services.new_id,
+            events.active_runs,
+            subagents=lambda engine: SubagentRunner(engine).run,
+            on_busy=on_busy,
+        )
+        self.inputs = Inputs(self.engine)
+        self.sessions = Sessions(self.engine, self.inputs)
+        self.recovered = RecoveryPlan((), ())
+        """The runs that an earlier server left unfinished, and how each was treated."""
+
+    async def recover(self, *, resume: bool = True) -> None:
+        """End the runs that an earlier server interrupted. With `resume`, queue those again that had not begun;
+        otherwise they stay stored for a later server.
+        """
+        self.recovered = await recover(self.engine, resume=resume)
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The id of the workspace, which stays the same when the directory is opened again."""
+        return self.record.id
+
+    @property
+    def path(self) -> str:
+        """The real path of the directory."""
+        return self.record.path
 
     @property
     def models(self) -> Models:
@@ -99,24 +180,9 @@ class Workspace:
         """The tools of new runs."""
         return self.engine.run_context.tools
 
-    @property
-    def recorder(self) -> Recorder:
-        """Stores operations and publishes their events."""
-        return self.engine.recorder
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of stored times."""
-        return self.engine.clock
-
-    @property
-    def new_id(self) -> NewId:
-        """Returns a new unique id."""
-        return self.engine.new_id
-
     def publish_live(self, event: LiveEvent) -> None:
         """Publish an event that is not stored to the current subscribers."""
-        self.engine.outlet.publish_live(event)
+        self.recorder.outlet.publish_live(event)
 
     def is_busy(self, session: SessionId | None = None) -> bool:
         """Return True while a run of the session, or of any session, is active."""
@@ -135,18 +201,25 @@ class Workspace:
         return self.engine.open_messages(session)
 
     async def close(self) -> None:
-        """End what is active, write everything down, end the streams, note that all is well."""
+        """End active runs, store their ends, release the services and end the event streams.
+
+        The workspace is marked as closed only if everything was stored; otherwise the next server recovers it.
+        """
         async with AsyncExitStack() as stack:
+            # Callbacks run in reverse order, also if an earlier one fails: streams end last.
             stack.callback(self.bus.close)
-            if self.services is not None:
-                stack.push_async_callback(self.services.close)
+            stack.push_async_callback(self.services.close)
             is_clean = await self.engine.close()
         if is_clean:
-            await self.engine.run_context.ledger.close_workspace(self.record.id, self.record.epoch)
+            await self.ledger.close_workspace(self.record.id, self.record.epoch)
 
 
-class WorkspaceParts(msgspec.Struct, frozen=True):
-    """What a workspace is built from. Tests hand over twins of any of it."""
+def _allow(_: object) -> Verdict:
+    return Verdict("allow")
+
+
+class FixedServices(msgspec.Struct, frozen=True):
+    """Services that are given one by one: for the demonstration and for tests. See `RunContext` for their meaning."""
 
     ledger: Ledger
     models: Models
@@ -155,202 +228,55 @@ class WorkspaceParts(msgspec.Struct, frozen=True):
     clock: Clock = msgspec.field(default_factory=SystemClock)
     new_id: NewId = new_id
     wrap_outlet: Callable[[Outlet], Outlet] = lambda outlet: outlet
-    """What stands between the engine and its bus: nothing, or somebody who listens in."""
+    """Wraps the event bus, for tests that record events."""
     context_loader: ContextLoader | None = None
     subagent_types: Mapping[str, SubagentType] = {}
     environment: Mapping[str, str] = {}
     cleanup: RunCleanup | None = None
     completion_error: Callable[[RunId], str] = lambda _: ""
     extensions_ready: Callable[[], Awaitable[None]] | None = None
-    judge: Callable[[str], Judge] | None = None
-    """The rules for the tools of a directory. Without any, everything is allowed."""
+    judge: Judge = _allow
     hooks: Hooks = NoHooks()
     rules_allow: RulesAllow = lambda rules, permit: False
     named_model: Callable[[str], Awaitable[Model]] | None = None
     find_subagent_type: Callable[[str], SubagentType | None] = lambda _: None
+    save_rule: Callable[[str], None] | None = None
     current_settings: Callable[[], EngineSettings] | None = None
-    """In place of `settings`, where they may change while the workspace is open."""
+    """Replaces `settings` where they change while the workspace is open."""
 
+    def approval_timeout(self) -> float:
+        """Return the default timeout."""
+        return DEFAULT_APPROVAL_TIMEOUT
 
-class Services(Protocol):
-    """What one workspace is given, and what has to be put away when it closes."""
-
-    def parts(self) -> WorkspaceParts: ...
-
-    async def can_answer(self, providers: Collection[str]) -> bool:
-        """Whether prompts can go on that wait in conversations with these providers, though no client is there."""
-
-    async def close(self) -> None: ...
-
-
-class NobodyAnswers(HoldfastError):
-    """No model can be used here until a client brings its keys: then the prompts that wait go on."""
-
-
-class ServicesFactory(Protocol):
-    """Furnishes workspaces, and has what they share."""
-
-    def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> Services:
-        """For a workspace that was just taken over, by somebody who had set these variables."""
-
-    async def close(self) -> None: ...
-
-
-class BareServices:
-    """The same parts for every workspace, and nothing beside them: for demonstrations and tests."""
-
-    def __init__(self, ledger: Ledger, models: Models, settings: EngineSettings) -> None:
-        self._parts = WorkspaceParts(ledger, models, settings=settings)
-
-    def furnish(self, _: WorkspaceRecord, __: Mapping[str, str]) -> "BareServices":
-        return self
-
-    def parts(self) -> WorkspaceParts:
-        return self._parts
-
-    async def can_answer(self, _: Collection[str]) -> bool:
-        return True
+    def run_context(self, record: WorkspaceRecord, approvals: Approvals) -> RunContext:
+        """Return the services as dependencies of runs."""
+        return RunContext(
+            record.id,
+            record.path,
+            self.ledger,
+            self.models,
+            self.tools,
+            self.current_settings or (lambda: self.settings),
+            permissions=approvals,
+            environment=self.environment,
+            context_loader=self.context_loader,
+            subagents=SubagentRegistry(self.subagent_types, self.find_subagent_type),
+            cleanup=self.cleanup,
+            completion_error=self.completion_error,
+            extensions_ready=self.extensions_ready,
+            hooks=self.hooks,
+            rules_allow=self.rules_allow,
+            named_model=self.named_model,
+        )
 
     async def close(self) -> None:
+        """Do nothing: the services belong to the caller."""
         return
 
 
-async def open_workspace(path: str, parts: WorkspaceParts) -> Workspace:
-    """Take the directory over, end or queue again what was left over, and be ready for prompts."""
-    return await _assembled(await parts.ledger.open_workspace(path), parts)
-
-
-async def _assembled(record: WorkspaceRecord, parts: WorkspaceParts, *, goes_on: bool = True) -> Workspace:
-    path = record.path
-    active_runs = ActiveRuns()
-    bus = Bus(record, parts.ledger, active_runs.open_parts)
-    recorder = Recorder(parts.ledger, record, parts.wrap_outlet(bus))
-    judge = (lambda _: Verdict("allow")) if parts.judge is None else parts.judge(path)
-    approvals = Approvals(record.id, parts.ledger, parts.new_id, recorder, judge)
-    run_context = RunContext(
-        record.id,
-        path,
-        parts.ledger,
-        parts.models,
-        parts.tools,
-        parts.current_settings or (lambda: parts.settings),
-        permissions=approvals,
-        environment=parts.environment,
-        context_loader=parts.context_loader,
-        subagents=SubagentRegistry(parts.subagent_types, parts.find_subagent_type),
-        cleanup=parts.cleanup,
-        completion_error=parts.completion_error,
-        extensions_ready=parts.extensions_ready,
-        hooks=parts.hooks,
-        rules_allow=parts.rules_allow,
-        named_model=parts.named_model,
-    )
-    engine = Engine(
-        run_context,
-        recorder,
-        parts.clock,
-        parts.new_id,
-        active_runs,
-        subagents=lambda engine: SubagentRunner(engine).run,
-    )
-    return Workspace(engine, bus, await recover(engine, resume=goes_on), approvals)
-
-
-class App:
-    """One data directory and the workspaces that are open in it."""
-
-    def __init__(self, data_dir: Path, furnisher: Callable[[Ledger], ServicesFactory]) -> None:
-        self.ledger = SqliteLedger(data_dir)
-        try:
-            self._furnisher = furnisher(self.ledger)
-        except BaseException:
-            self.ledger.database.close()
-            raise
-        self._tasks = TaskOwner()
-        self._open: dict[str, asyncio.Task[Workspace]] = {}
-
-    async def workspace(
-        self, directory: Path, environment: Mapping[str, str] | None = None, *, unattended: bool = False
-    ) -> Workspace:
-        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same.
-
-        `unattended`: no client is there. Raises `NobodyAnswers` if that keeps prompts waiting.
-        """
-        path = _real_directory(directory)
-        opening = self._open.get(path)
-        if opening is None or (opening.done() and not _is_open(opening)):
-            work = self._opened(path, environment or {}, unattended=unattended)
-            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if opening.cancelled() and not _is_cancelled():
-                raise WorkspaceClosing from None
-            raise
-
-    async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
-        record = await self.ledger.open_workspace(path)
-        services = self._furnisher.furnish(record, environment)
-        try:
-            goes_on = not unattended or await self._can_go_on(record, services)
-            workspace = await _assembled(record, services.parts(), goes_on=goes_on)
-        except BaseException:
-            await services.close()
-            raise
-        workspace.services = services
-        if not goes_on:
-            await workspace.close()
-            raise NobodyAnswers
-        return workspace
-
-    async def _can_go_on(self, record: WorkspaceRecord, services: Services) -> bool:
-        """Whether nothing waits, or there is a model for it."""
-        sessions = {run.session_id for run in plan_recovery(await self.ledger.open_runs(record.id), {}).requeued}
-        conversations = [await self.ledger.messages(record.id, session) for session in sessions]
-        used = {message.provider for messages in conversations for message in messages if message.provider}
-        return not sessions or await services.can_answer(used)
-
-    async def close_workspace(self, workspace: Workspace) -> None:
-        """Close one; the directory can be opened again afterwards."""
-        try:
-            await workspace.close()
-        finally:
-            self._open.pop(workspace.record.path, None)
-
-    async def close(self) -> None:
-        """Close what is open, each part also if another cannot be closed. What is being opened is given up."""
-        for opening in self._open.values():
-            opening.cancel()
-        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
-        self._open.clear()
-        try:
-            await _all_done(item.close() for item in opened if isinstance(item, Workspace))
-        finally:
-            try:
-                await self._furnisher.close()
-            finally:
-                await self.ledger.close()
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _is_open(opening: asyncio.Task[Workspace]) -> bool:
-    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
-    return not opening.cancelled() and opening.exception() is None
-
-
-async def _all_done(work: Iterable[Awaitable[None]]) -> None:
-    """Do all of it; then raise the first error, if there was one."""
-    for end in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(end, BaseException):
-            raise end
-
-
-def _real_directory(directory: Path) -> str:
-    path = directory.resolve()
-    if not path.is_dir():
-        raise BadRequest(f"{directory} is not a directory: name one that exists.")
-    return str(path)
+async def open_workspace(path: str, services: FixedServices) -> Workspace:
+    """Open the workspace of a directory with these services, and recover it."""
+    record = await services.ledger.open_workspace(path)
+    workspace = Workspace(record, services, WorkspaceEvents(record, services.ledger, services.wrap_outlet))
+    await workspace.recover()
+    return workspace

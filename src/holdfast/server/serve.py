@@ -14,7 +14,7 @@ import msgspec
 from holdfast.engine.ports import Models
 from holdfast.engine.settings import EngineSettings
 from holdfast.lockfile import write_owner
-from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -124,21 +124,19 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
             listener = bound.socket
         observers = Observers(own_options(options.data_dir))
         stack.callback(observers.close)
-        given = ServiceOverrides(options.settings, models, listen=observers.listen, socket=options.socket)
+        overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
         sockets = [listener]
         guard = None
-        app = open_app(options.data_dir, given)
+        services = ServerServices(options.data_dir, overrides)
         try:
-            manager = WorkspaceManager(
-                app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client
-            )
+            manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
                 tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
             # From here on the running server closes it.
-            await app.close()
+            await services.close()
             raise
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
 

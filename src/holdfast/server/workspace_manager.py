@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.config.client_settings import ConfigStore
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.events import (
     AgentEvent,
@@ -23,15 +22,13 @@ from holdfast.domain.events import (
     Attached,
     AttachedEvent,
     Change,
-    ConfigChanged,
-    ConfigChangedEvent,
 )
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lockfile import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
-from holdfast.runtime.services import WorkspaceServices
-from holdfast.runtime.workspace import App, NobodyAnswers, Workspace
+from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices
+from holdfast.runtime.workspace import Workspace
 from holdfast.server import presence as who
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
@@ -49,33 +46,26 @@ __all__ = [
 ]
 
 
-# An open workspace with the options of the client that opened it first.
-
-
 class WorkspaceHandle:
-    """An open workspace. The flags of the first client apply; later clients share them."""
+    """An open workspace with the state that the server keeps for it. The options of the client that opened it first
+    apply; later clients share them.
+    """
 
-    def __init__(self, workspace: Workspace, body: WorkspaceBody, data_dir: Path) -> None:
+    def __init__(self, workspace: Workspace, body: WorkspaceBody) -> None:
+        services = workspace.services
+        assert isinstance(services, WorkspaceServices), "`ServerServices` opens workspaces with these services"
         self.workspace = workspace
-        self.id: WorkspaceId = workspace.record.id
-        self.path = workspace.record.path
+        self.services = services
+        self.id: WorkspaceId = workspace.id
+        self.path = workspace.path
+        self.data_dir = services.data_dir
         self.frame_cache = FrameCache()
         self.yolo = body.yolo
         self.debug = body.debug
         self.env = body.env
         self.channels = body.channels
-        self.data_dir = data_dir / "workspaces" / self.id
-        services = workspace.services
-        assert isinstance(services, WorkspaceServices), "the server furnishes its workspaces"
-        self.services = services
-        workspace.approvals.save_rule = self._save_rule
-        workspace.approvals.timeout = services.settings.options.ask_timeout
-        services.on_settings = self._settings_changed
-        services.publish = workspace.publish_live
-        services.extensions.start()
-        services.scan.current()
-        self.lenders: set[ClientId] = set()
-        self._changes = 0
+        self.mcp_lenders: set[ClientId] = set()
+        """Clients that have added MCP servers of their own, which are removed when the client leaves."""
         self.was_busy = False
         self.jobs_are_late = False
         """Set when jobs have kept the workspace open for as long as they may without a client."""
@@ -84,31 +74,6 @@ class WorkspaceHandle:
     def is_busy(self) -> bool:
         """True while runs, or jobs within their time limit, keep the workspace open."""
         return self.workspace.is_busy() or (self.services.jobs.is_busy and not self.jobs_are_late)
-
-    @property
-    def config(self) -> ConfigStore:
-        """The settings files of the workspace."""
-        return self.services.store
-
-    def notify_settings_changed(self) -> None:
-        """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
-        told = self._changes
-        self.services.configuration.snapshot()
-        if self._changes == told:
-            self._publish_change()
-
-    def _settings_changed(self) -> None:
-        self.workspace.approvals.timeout = self.services.configuration.settings.options.ask_timeout
-        self._publish_change()
-
-    def _publish_change(self) -> None:
-        self._changes += 1
-        changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
-        self.workspace.publish_live(changed)
-
-    def _save_rule(self, rule: str) -> None:
-        self.services.save_rule(rule)
-        self.notify_settings_changed()
 
     @property
     def yolo(self) -> bool:
@@ -178,16 +143,15 @@ class WorkspaceManager:
 
     def __init__(
         self,
-        app: App,
-        data_dir: Path,
+        services: ServerServices,
         *,
         graces: GracePeriods | None = None,
         leaves_when_idle: bool = False,
     ) -> None:
-        self.app = app
-        self.ledger = app.ledger
-        self.data_dir = data_dir
-        self.data_id = directory_id(data_dir)
+        self.services = services
+        self.ledger = services.ledger
+        self.data_dir = services.data_dir
+        self.data_id = directory_id(services.data_dir)
         self.stopping = asyncio.Event()
         """Set when the server has to stop: on request, or because it is idle."""
         self.ready = asyncio.Event()
@@ -242,7 +206,7 @@ class WorkspaceManager:
                     self.apply(who.Opened(handle.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
-            except NobodyAnswers as nobody:
+            except NoUsableModel as nobody:
                 _log.warning("%s has prompts that wait. %s", path, nobody)
             except HoldfastError as error:
                 _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
@@ -263,22 +227,22 @@ class WorkspaceManager:
 
     async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
         environment = dict(item.partition("=")[::2] for item in body.env)
-        workspace = await self.app.workspace(Path(body.path), environment, unattended=unattended)
+        workspace = await self.services.open_workspace(
+            Path(body.path), environment, unattended=unattended, on_busy=self._update_busy
+        )
         known = self._handles.get(workspace.record.id)
         if known is not None and known.workspace is workspace:
-            known.services.learn_keys(environment)
+            known.services.add_client_keys(environment)
             return known
         try:
-            handle = self._handles[workspace.record.id] = WorkspaceHandle(workspace, body, self.data_dir)
+            handle = self._handles[workspace.record.id] = WorkspaceHandle(workspace, body)
         except BaseException:
             # The workspace is not registered yet, so no other task can use it.
-            await self.app.close_workspace(workspace)
+            await self.services.close_workspace(workspace)
             raise
         if workspace.recovered.withdrawn:
             self.withdrawn[handle.id] = workspace.recovered.withdrawn
         self._look_later()
-        workspace.engine.on_busy = lambda _: self._worked(handle)
-        handle.services.jobs.on_busy = lambda _: self._worked(handle)
         if handle.is_busy:
             handle.was_busy = True
             self.apply(who.WorkBegan(handle.id))
@@ -336,8 +300,12 @@ class WorkspaceManager:
             _log.error("stopping: nothing can be stored, and nobody is there")
             self.apply(who.Stop())
 
-    def _worked(self, handle: WorkspaceHandle) -> None:
-        """Update whether the workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
+    def _update_busy(self, workspace: WorkspaceId) -> None:
+        """Update whether a workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
+        handle = self._handles.get(workspace)
+        if handle is None:
+            # It is being opened. `_open` checks it when it is registered.
+            return
         if handle.is_busy != handle.was_busy:
             handle.was_busy = handle.is_busy
             self.apply(who.WorkBegan(handle.id) if handle.is_busy else who.WorkEnded(handle.id))
@@ -360,7 +328,7 @@ class WorkspaceManager:
     def _jobs_late(self, handle: WorkspaceHandle, name: object) -> None:
         self._timers.pop(name, None)
         handle.jobs_are_late = True
-        self._worked(handle)
+        self._update_busy(handle.id)
 
     def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
@@ -379,9 +347,9 @@ class WorkspaceManager:
 
     def _take_back(self, handle: WorkspaceHandle) -> None:
         """Remove the MCP servers of clients that have no claim any more."""
-        for client in handle.lenders - self.claims(handle).keys():
-            handle.lenders.discard(client)
-            handle.services.extensions.mcp.lend(client, {})
+        for client in handle.mcp_lenders - self.claims(handle).keys():
+            handle.mcp_lenders.discard(client)
+            handle.services.extensions.mcp.set_client_servers(client, {})
 
     def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
         """The claims of clients on a workspace."""
@@ -405,12 +373,12 @@ class WorkspaceManager:
         for timer in self._timers.values():
             timer.cancel()
         await self._tasks.drain()
-        closing = (self.app.close_workspace(handle.workspace) for handle in self._handles.values())
+        closing = (self.services.close_workspace(handle.workspace) for handle in self._handles.values())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             # A workspace that cannot be closed is recovered at the next start; the others are still closed.
             if failure is not None:
                 _log.error("a workspace could not be closed: %s", failure)
-        await self.app.close()
+        await self.services.close()
 
     def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:
         for effect in effects:
@@ -447,7 +415,7 @@ class WorkspaceManager:
 
     async def _close(self, handle: WorkspaceHandle) -> None:
         try:
-            await self.app.close_workspace(handle.workspace)
+            await self.services.close_workspace(handle.workspace)
         except Exception as error:
             # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
             _log.error("%s could not be closed in good order: %s", handle.path, error)

@@ -24,7 +24,7 @@ from holdfast.domain.tools import Tool
 from holdfast.engine.ports import Ledger, Model, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
+from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.memory_ledger import MemoryLedger
 
@@ -135,7 +135,7 @@ class World:
         ids: str = "id",
         **others: Any,  # noqa: ANN401
     ) -> "World":
-        """Open the workspace. `others` are further fields of `WorkspaceParts`."""
+        """Open the workspace. `others` are further fields of `FixedServices`."""
         tapes: list[Tape] = []
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
@@ -144,7 +144,7 @@ class World:
 
         store = ledger or MemoryLedger()
         models = model if isinstance(model, FixedModels) else FixedModels(model)
-        parts = WorkspaceParts(
+        parts = FixedServices(
             store,
             models,
             FixedTools(tools),

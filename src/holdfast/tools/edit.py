@@ -1,4 +1,4 @@
-"""Replace a piece of a text file."""
+"""The `edit` and `multiedit` tools: replace text in a file, once or several times in order."""
 
 import asyncio
 import functools
@@ -58,7 +58,7 @@ class Edit(BaseTool[EditArguments]):
 
 
 async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Current:
-    """The file to be edited; one that is to be made must not be there, any other must."""
+    """Return the file to edit. Raises `ToolError` if a new file exists already or an existing one is missing."""
     if makes:
         location = await resolve_location(context, given)
         if await asyncio.to_thread(status_of, location) is not None:
@@ -68,9 +68,6 @@ async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Cu
     if now.text is None:
         raise ToolError(f"There is no file {now.location.name}. To make it, leave old_string empty or use write.")
     return now
-
-
-# Several replacements in one text file, one after the other.
 
 
 class EditPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Find files by their names."""
+"""The `glob` tool: finds files by name."""
 
 import posixpath
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Read a background job."""
+"""The `job_output` and `job_kill` tools: read and stop background jobs."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class JobOutputTool(BaseTool[JobOutputArguments]):
         job = self._jobs.get(arguments.shell_id, context.session_id)
         if arguments.wait:
             await asyncio.shield(job.running.exited)
-            # Its last words, and the children that are just leaving.
+            # Also wait for the last output and for child processes that are exiting.
             await asyncio.wait([job.running.ended], timeout=_SETTLING)
         output = job.output()
         return ToolOutcome(_text(output), _metadata(output.job))
@@ -58,9 +58,6 @@ def _metadata(job: JobInfo) -> str:
         done=job.state != "running",
         working_directory=job.working_directory,
     )
-
-
-# Stop a background job.
 
 
 class JobKillArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cli_environment import PATIENCE, cli_environment
-from extensions.mcp.office import browse, office
+from extensions.mcp.authorization_server import browse, office
 from extensions.mcp.servers import STUB_TIME
 
 
@@ -41,7 +41,7 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         rows = {line.split()[0]: line for line in shown.out.splitlines()}
         assert re.fullmatch(r"time +connected +1 +stdio", rows["time"])
         assert re.fullmatch(r"talks +error +stdio", rows["talks"])
-        assert re.fullmatch(r"ours +not trusted +the project's", rows["ours"])
+        assert re.fullmatch(r"ours +not trusted +of the project", rows["ours"])
         assert "talks: It ended with exit code 1. It said: b" in shown.err
         assert (await stage.say("mcp", "logs", "talks")).startswith("to you\nb")
         listed = {item["name"]: item for item in json.loads(await stage.say("mcp", "list", "--json"))}
@@ -65,8 +65,8 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
     ("arguments", "sentence"),
     [
         (("add", "x"), "Give either a command after --"),
-        (("add", "x", "--url", "http://h", "--", "y"), "one of them"),
-        (("add", "x", "--type", "http", "--", "y"), "of the type stdio"),
+        (("add", "x", "--url", "http://h", "--", "y"), "Give either a command"),
+        (("add", "x", "--type", "http", "--", "y"), "A command has the type stdio"),
         (("add", "x y", "--", "z"), "letters, digits"),
         (("add", "x", "--env", "novalue", "--", "z"), "NAME=VALUE"),
         (("add", "x", "--url", "http://h", "--header", "Authorization=Bearer abcdefghijkl"), "$MY_KEY"),

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from e2e.tool_client import tool_client
-from extensions.mcp.office import office
+from extensions.mcp.authorization_server import office
 from extensions.mcp.servers import add, answered, everything, needs_node, results, stands
 
 pytestmark = needs_node
@@ -83,7 +83,7 @@ async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
 
 
 async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     port = free_port()
     async with tool_client() as one, listening("http", port) as process:
         await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})

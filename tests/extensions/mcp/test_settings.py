@@ -14,8 +14,8 @@ from extensions.mcp.in_memory import Site, in_virtual_time
 from holdfast.config.credentials import Credentials, Token, TokenRefresher
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpInfo
-from holdfast.extensions.mcp.mcp_types import ConnectionClosed, Plan
-from holdfast.extensions.mcp.oauth_tokens import OAuthTokens, name_for
+from holdfast.extensions.mcp.mcp_types import ConnectionClosed, ConnectionParams
+from holdfast.extensions.mcp.oauth_tokens import OAuthTokens, credentials_key
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.timeout(60)
 URL = "https://host.example/mcp"
 
 
-def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Plan | None, McpInfo]:
+def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[ConnectionParams | None, McpInfo]:
     """How the server would be reached, and how it stands after that has failed."""
-    plans: list[Plan] = []
+    plans: list[ConnectionParams] = []
 
     @asynccontextmanager
-    async def opened(plan: Plan, seconds: float) -> AsyncIterator[None]:
+    async def opened(plan: ConnectionParams, seconds: float) -> AsyncIterator[None]:
         plans.append(plan)
         if seconds:
             raise ConnectionClosed("It is away.")
@@ -46,7 +46,7 @@ def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Plan | 
         finally:
             await site.mcp.close()
 
-    patch.setattr("holdfast.extensions.mcp.mcp_connection.opened", opened)
+    patch.setattr("holdfast.extensions.mcp.mcp_connection.open_connection", opened)
     found = in_virtual_time(main)
     return (plans[0] if plans else None), found
 
@@ -151,7 +151,7 @@ def test_a_login_gets_what_the_settings_say(
         monkeypatch.setattr("holdfast.extensions.mcp.oauth_login.log_in", log_in)
         site.mcp.start()
         try:
-            servers = await site.mcp.servers()
+            servers = await site.mcp.manager()
             assert servers.login_url("s") == ""
             first, second = start(servers.log_in("s")), start(servers.log_in("s"))
             await shown.wait()
@@ -171,7 +171,7 @@ def test_a_login_gets_what_the_settings_say(
             raise ConnectionClosed("It is away.")
         yield
 
-    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.opened", opened)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.open_connection", opened)
     found, address = in_virtual_time(main)
     plain: Json = {"headers": {}, "client_id": "", "client_secret": "", "port": 0, "is_sse": False}
     if "client_secret" in wanted:
@@ -186,7 +186,7 @@ def test_nobody_logs_in_to_a_program(tmp_path: Path) -> None:
         site.mcp.start()
         try:
             with pytest.raises(BadRequest, match="is a program of this machine"):
-                await (await site.mcp.servers()).log_in("s")
+                await (await site.mcp.manager()).log_in("s")
         finally:
             await site.mcp.close()
 
@@ -203,10 +203,10 @@ def test_nobody_logs_in_to_a_program(tmp_path: Path) -> None:
 async def test_a_server_of_this_machine_is_not_behind_a_proxy(
     url: str, uses_proxies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.extensions.mcp.http_transport import Seen, make_client  # noqa: PLC0415 - it takes long
+    from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client  # noqa: PLC0415 - it takes long
 
     monkeypatch.setenv("http_proxy", "http://proxy.example:1")
-    async with await make_client(url, {"X": "1"}, Seen()) as client:
+    async with await make_client(url, {"X": "1"}, ResponseMonitor()) as client:
         assert client.trust_env == uses_proxies
         assert client.headers["X"] == "1"
         assert client.headers["User-Agent"].startswith("Holdfast/")
@@ -225,11 +225,11 @@ async def test_a_server_of_this_machine_is_not_behind_a_proxy(
     ],
 )
 def test_which_answers_say_that_our_session_is_forgotten(status: int, message: str, is_forgotten: bool) -> None:
-    from holdfast.extensions.mcp.http_transport import Seen  # noqa: PLC0415 - it takes long
+    from holdfast.extensions.mcp.http_transport import ResponseMonitor  # noqa: PLC0415 - it takes long
 
-    seen = Seen()
+    seen = ResponseMonitor()
     seen.status = status
-    assert seen.has_forgotten(message) == is_forgotten
+    assert seen.is_session_unknown(message) == is_forgotten
 
 
 async def never(*_: object) -> Any:  # noqa: ANN401
@@ -254,12 +254,12 @@ async def test_a_token_that_is_about_to_end_is_renewed_first(
     refresher.refresh = refresh  # type: ignore[method-assign, assignment]
     tokens = OAuthTokens(credentials, refresher, URL, never, now=lambda: 1000.0)
     assert await tokens.current() == ""
-    assert await tokens.renewed("old") == "", "nobody has logged in"
-    await tokens.keep(Token("old", "r", expires_at, "https://t", "c", "", ""))
+    assert await tokens.refresh("old") == "", "nobody has logged in"
+    await tokens.store(Token("old", "r", expires_at, "https://t", "c", "", ""))
     assert await tokens.current() == ("new" if is_renewed else "old")
     assert asked == (["old"] if is_renewed else [])
-    assert await tokens.renewed("") == "", "none was used"
-    assert await tokens.forget()
+    assert await tokens.refresh("") == "", "none was used"
+    assert await tokens.delete()
     assert await tokens.current() == ""
     await refresher.close()
 
@@ -273,8 +273,8 @@ async def test_a_token_that_cannot_be_renewed_is_none(tmp_path: Path) -> None:
 
     refresher.refresh = refuse  # type: ignore[method-assign, assignment]
     tokens = OAuthTokens(credentials, refresher, URL, never)
-    await tokens.keep(Token("old", "r", 0.0, "https://t", "c", "", ""))
-    assert await tokens.renewed("old") == ""
+    await tokens.store(Token("old", "r", 0.0, "https://t", "c", "", ""))
+    assert await tokens.refresh("old") == ""
     await refresher.close()
 
 
@@ -283,7 +283,7 @@ async def test_a_token_that_cannot_be_renewed_is_none(tmp_path: Path) -> None:
     [("https://h/", True), ("https://h/" + "x" * 82, True), ("https://h/" + "x" * 83, False), ("https://h/ x", False)],
 )
 def test_a_token_is_kept_under_its_address(url: str, is_plain: bool) -> None:
-    name = name_for(url)
+    name = credentials_key(url)
     assert (name == f"mcp:{url}") == is_plain
     assert len(name) <= 96
-    assert name_for(url + "y") != name
+    assert credentials_key(url + "y") != name

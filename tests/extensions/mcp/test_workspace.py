@@ -11,7 +11,7 @@ import msgspec
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from e2e.tool_client import tool_client, until
-from extensions.mcp.office import office
+from extensions.mcp.authorization_server import office
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
@@ -153,7 +153,7 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
         "import sys, asyncio\n"
         "from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from e2e.tool_client import hands\n"
+        "from e2e.tool_client import tool_client\n"
         "async def main():\n"
         "    async with tool_client() as one:\n"
         "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
@@ -188,20 +188,20 @@ async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> 
     async with tool_client() as one:
         mcp = one.server.manager.handle(one.workspace).services.extensions.mcp
         lent = msgspec.convert({**own(STUB_TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
-        mcp.lend("editor", {"time": lent, "clock": lent})
+        mcp.set_client_servers("editor", {"time": lent, "clock": lent})
         await stands(one, "time", "connected")
         await stands(one, "clock", "connected")
         before = living(tmp_path)
         assert len(before) == 2
         assert not (await one.do(NOW))[0].is_error
-        mcp.lend("editor", {"time": lent, "clock": lent})
-        mcp.lend("another", {"clock": msgspec.structs.replace(lent, command="no-such-program")})
+        mcp.set_client_servers("editor", {"time": lent, "clock": lent})
+        mcp.set_client_servers("another", {"clock": msgspec.structs.replace(lent, command="no-such-program")})
         assert (await state(one, "clock")).state == "connected"
         assert living(tmp_path) == before
         await one.client.config_set(one.workspace, "mcp.time", {"command": "true", "disabled": True}, scope=1)
         assert (await state(one, "time")).state == "disabled"
-        mcp.lend("another", {})
-        mcp.lend("editor", {})
+        mcp.set_client_servers("another", {})
+        mcp.set_client_servers("editor", {})
         assert set(await one.client.mcp_states(one.workspace)) == {"time"}
         await dead(tmp_path)
 

@@ -149,19 +149,19 @@ class ApprovalPrompt:
 
     def poll(self) -> None:
         """Process typed input, if any."""
-        while (done := self._input.poll()) is not None:
+        while (entry := self._input.poll()) is not None:
             request = self._open.get(self._shown)
-            if done.kind == "end":
+            if entry.kind == "end":
                 self._handle_end()
                 return
             if request is None:
-                self._idle(done)
-            elif done.kind == "option":
-                self._answer(request, cast(GrantAction, done.text))
+                self._idle(entry)
+            elif entry.kind == "option":
+                self._answer(request, cast(GrantAction, entry.text))
             else:
-                self._handle_line(request, done)
+                self._handle_line(request, entry)
 
-    def _idle(self, done: Input) -> None:
+    def _idle(self, entry: Input) -> None:
         """Handle input while no approval is open."""
 
     def _handle_end(self) -> None:
@@ -170,15 +170,15 @@ class ApprovalPrompt:
         if self._terminal.is_closed and request is not None:
             self._answer(request, "deny", _NO_TERMINAL)
 
-    def _handle_line(self, request: PermissionRequest, done: Input) -> None:
+    def _handle_line(self, request: PermissionRequest, entry: Input) -> None:
         """Handle a line: an answer only if it is one of the commands and was begun after the approval appeared."""
-        word, _, reason = done.text.partition(" ")
+        word, _, reason = entry.text.partition(" ")
         action = ANSWERS.get(word.lower())
         if action is None:
-            self._other_line(done.text)
+            self._other_line(entry.text)
         elif reason and action != "deny":
             self._terminal.write(f"[Not answered: enter {word} alone.]\n")
-        elif not done.is_fresh:
+        elif not entry.is_fresh:
             self._terminal.write("[Not answered: the line was begun before this approval appeared.]\n")
         elif action == "allow_always" and not request.rules:
             self._terminal.write("[Not answered: no rule can allow this permanently; use /allow or /session.]\n")
@@ -352,21 +352,21 @@ class QuestionPrompt:
         for request in known.values():
             self._add(request)
 
-    def handle_input(self, done: Input) -> bool:
+    def handle_input(self, entry: Input) -> bool:
         """Process input. Returns True if it was an answer."""
-        word, _, words = done.text.partition(" ")
-        if done.kind == "line" and word not in (_ANSWER, _SKIP):
+        word, _, words = entry.text.partition(" ")
+        if entry.kind == "line" and word not in (_ANSWER, _SKIP):
             return False
-        if done.kind == "line" and not done.is_fresh:
+        if entry.kind == "line" and not entry.is_fresh:
             self._terminal.write("[Not answered: the line was begun before this question appeared.]\n")
-        elif done.kind == "line" and word == _SKIP:
-            self._send(self._shown, is_declined=True)
+        elif entry.kind == "line" and word == _SKIP:
+            self._send(self._current, is_declined=True)
         else:
-            self._answer(words if done.kind == "line" else done.text)
+            self._answer(words if entry.kind == "line" else entry.text)
         return True
 
     def _answer(self, text: str) -> None:
-        request = self._shown
+        request = self._current
         self._answers.append(parse_answer(request.questions[len(self._answers)], text))
         if len(self._answers) == len(request.questions):
             self._send(request, is_declined=False)
@@ -374,14 +374,14 @@ class QuestionPrompt:
             self._show_question()
 
     @property
-    def _shown(self) -> QuestionRequest:
+    def _current(self) -> QuestionRequest:
         return next(iter(self._open.values()))
 
     def _add(self, request: QuestionRequest) -> None:
         if request.id in self._open:
             return
         self._open[request.id] = request
-        if request is self._shown:
+        if request is self._current:
             self._start_batch()
 
     def show_again(self) -> None:
@@ -397,15 +397,15 @@ class QuestionPrompt:
         if not self._can_show():
             return
         number = len(self._answers)
-        question, count = self._shown.questions[number], len(self._shown.questions)
+        question, count = self._current.questions[number], len(self._current.questions)
         place = f" ({number + 1} of {count})" if count > 1 else ""
         self._output.clear()
         self._output.end_line()
-        self._terminal.write(f"\n{_shown(question)}[{_hint(question)}{place}. {_QUESTION_HELP}]\n")
-        self._line.open(f"{self._shown.id} {number}", "question", _options(question))
+        self._terminal.write(f"\n{_render_question(question)}[{_hint(question)}{place}. {_QUESTION_HELP}]\n")
+        self._line.open(f"{self._current.id} {number}", "question", _options(question))
 
     def _close(self, name: str, why: str) -> None:
-        was_shown = self.is_open and self._shown.id == name
+        was_shown = self.is_open and self._current.id == name
         if self._open.pop(name, None) is None or not was_shown:
             return
         if self._can_show():
@@ -464,7 +464,7 @@ def _options(question: Question) -> list[Option]:
     return [Option(str(number), printable(choice.label)) for number, choice in enumerate(question.choices, 1)]
 
 
-def _shown(question: Question) -> str:
+def _render_question(question: Question) -> str:
     lines = [question.question]
     if question.description:
         lines += [f"  {line}" for line in question.description.splitlines()]

@@ -161,6 +161,7 @@ class RunFollower:
             raise ConnectionLost
         if time.monotonic() - self._last_event_at > _MAX_SILENCE:
             self._last_event_at = time.monotonic()
+            # The stream may be dead without an error: rely on the stored run from now on.
             self._has_position = True
             self._first_number = FROM_NOW
             self.events.needs_refetch = True
@@ -234,6 +235,8 @@ class RunFollower:
         self.events.needs_refetch = False
         run = self._connection.request(Run, "GET", self._connection.path("runs", self.events.run))
         if run.outcome is not None:
+            # A run that was accepted while the stream was open has its end on the stream, after its last events:
+            # taking the stored end would skip them.
             if run.number <= self._first_number:
                 self.events.end = fetch_run_complete(self._connection, run)
             return

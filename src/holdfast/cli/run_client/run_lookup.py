@@ -115,6 +115,7 @@ def resolve_run(connection: ServerConnection, text: str, more: Iterable[str] = (
 def expand_id(text: str, known: Iterable[str]) -> str:
     """Return the one id with this prefix. Raises `BadRequest` if there are several."""
     known = set(known)
+    # Names that a user chose, such as run ids of scripts, are never expanded.
     found = sorted(name for name in known if name.startswith(text) and len(name) == _ID_LENGTH and set(name) <= _DIGITS)
     if text in known or not found:
         return text

@@ -66,6 +66,7 @@ class Signals:
         if not self.is_running or (self.stops > 1 and self._is_cancel_confirmed) or self.stops > 2:
             raise SystemExit(CANCELLED)
         if self.stops == 2:
+            # Exit after a moment even if the cancel request hangs.
             signal.signal(signal.SIGALRM, _exit)
             signal.setitimer(signal.ITIMER_REAL, _CANCEL_GRACE)
 

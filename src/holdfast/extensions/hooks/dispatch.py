@@ -12,8 +12,8 @@ from holdfast.domain.hooks import HookEvent, Ruling
 from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import Hook
-from holdfast.extensions.hooks.hook_process import HookResult, merged, run_hook
-from holdfast.extensions.search_paths import their_event
+from holdfast.extensions.hooks.hook_process import HookResult, merge_results, run_hook
+from holdfast.extensions.search_paths import claude_event_name
 from holdfast.workspace.process.shell_call import command_environment, find_bash
 
 __all__ = ["HookDispatcher"]
@@ -25,70 +25,74 @@ _log = logging.getLogger("holdfast.server")
 class HookDispatcher:
     """Runs the hooks of one workspace."""
 
-    def __init__(self, ground: ExtensionContext) -> None:
-        self._ground = ground
+    def __init__(self, context: ExtensionContext) -> None:
+        self._context = context
 
-    async def rule(
+    async def run_hooks(
         self,
         hooks: Sequence[Hook],
         facts: Mapping[str, object],
-        given: Mapping[str, object] | None = None,
+        tool_input: Mapping[str, object] | None = None,
         *,
         is_about_input: bool = False,
     ) -> Ruling:
-        """Run the hooks concurrently and merge their results in order. `given` is the input of the tool."""
-        given = given or {}
+        """Run the hooks concurrently and merge their results in order. `tool_input` is the input of the tool."""
+        tool_input = tool_input or {}
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(hook, facts, given)) for hook in hooks]
-        said = [task.result() for task in tasks]
-        for hook, word in zip(hooks, said, strict=True):
-            if word.trouble:
-                _log.warning("the %s hook at %s:%d %s", hook.event, hook.file, hook.line, word.trouble)
-        return merged(hooks, said, given, is_about_input=is_about_input)
+            tasks = [group.create_task(self._run_safely(hook, facts, tool_input)) for hook in hooks]
+        results = [task.result() for task in tasks]
+        for hook, result in zip(hooks, results, strict=True):
+            if result.error:
+                _log.warning("the %s hook at %s:%d %s", hook.event, hook.file, hook.line, result.error)
+        return merge_results(hooks, results, tool_input, is_about_input=is_about_input)
 
-    async def _one(self, hook: Hook, facts: Mapping[str, object], given: Mapping[str, object]) -> HookResult:
+    async def _run_safely(
+        self, hook: Hook, facts: Mapping[str, object], tool_input: Mapping[str, object]
+    ) -> HookResult:
         try:
-            return await self._run(hook, facts, given)
+            return await self._run(hook, facts, tool_input)
         except ToolError as error:
-            return HookResult(trouble=f"could not be started: {error}")
+            return HookResult(error=f"could not be started: {error}")
         except Exception:
             # An internal error must not end the turn.
             _log.exception("the %s hook at %s:%d failed", hook.event, hook.file, hook.line)
-            return HookResult(trouble="could not be run: the log has the details.")
+            return HookResult(error="could not be run: the log has the details.")
 
-    async def _run(self, hook: Hook, facts: Mapping[str, object], given: Mapping[str, object]) -> HookResult:
-        ground = self._ground
-        names, values = ground.secrets()
+    async def _run(self, hook: Hook, facts: Mapping[str, object], tool_input: Mapping[str, object]) -> HookResult:
+        context = self._context
+        names, values = context.secrets()
         environment = command_environment(
-            os.environ, ground.environment, cwd=ground.path, withheld=names, secrets=values
+            os.environ, context.environment, cwd=context.path, withheld=names, secrets=values
         )
         tool = facts.get("tool_name", "")
-        is_theirs = hook.dialect == "claude"
-        shown = {**facts, "tool_name": claude_tool_name(str(tool))} if tool and is_theirs else facts
-        name = their_event(hook.event) if is_theirs else hook.event
-        event = {"event": hook.event, "hook_event_name": name, "cwd": ground.path, **shown}
+        is_claude = hook.dialect == "claude"
+        visible = {**facts, "tool_name": claude_tool_name(str(tool))} if tool and is_claude else facts
+        name = claude_event_name(hook.event) if is_claude else hook.event
+        event = {"event": hook.event, "hook_event_name": name, "cwd": context.path, **visible}
         return await run_hook(
             hook,
             msgspec.json.encode(event),
-            spawn=ground.spawn,
-            bash=find_bash(ground.environment),
-            directory=ground.path,
-            environment={**environment, **self._variables(hook.event, event, given)},
+            spawn=context.spawn,
+            bash=find_bash(context.environment),
+            directory=context.path,
+            environment={**environment, **self._variables(hook.event, event, tool_input)},
         )
 
-    def _variables(self, event: HookEvent, facts: Mapping[str, object], given: Mapping[str, object]) -> dict[str, str]:
-        said = {
+    def _variables(
+        self, event: HookEvent, facts: Mapping[str, object], tool_input: Mapping[str, object]
+    ) -> dict[str, str]:
+        named = {
             "EVENT": event,
             "SESSION_ID": facts.get("session_id"),
             "RUN_ID": facts.get("run_id"),
-            "CWD": self._ground.path,
-            "PROJECT_DIR": self._ground.configuration.locations.root,
+            "CWD": self._context.path,
+            "PROJECT_DIR": self._context.configuration.locations.root,
             "TOOL_NAME": facts.get("tool_name"),
-            "TOOL_INPUT_COMMAND": given.get("command"),
-            "TOOL_INPUT_FILE_PATH": given.get("file_path"),
+            "TOOL_INPUT_COMMAND": tool_input.get("command"),
+            "TOOL_INPUT_FILE_PATH": tool_input.get("file_path"),
             "OUTCOME": facts.get("outcome"),
         }
-        texts = {name: value for name, value in said.items() if isinstance(value, str) and "\0" not in value}
-        both = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in texts.items()}
-        short = {name: value for name, value in both.items() if len(value) <= 65_536}
-        return {**short, "CLAUDE_PROJECT_DIR": self._ground.configuration.locations.root}
+        texts = {name: value for name, value in named.items() if isinstance(value, str) and "\0" not in value}
+        variables = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in texts.items()}
+        limited = {name: value for name, value in variables.items() if len(value) <= 65_536}
+        return {**limited, "CLAUDE_PROJECT_DIR": self._context.configuration.locations.root}

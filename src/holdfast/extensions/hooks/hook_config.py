@@ -15,15 +15,15 @@ from holdfast.domain.settings import HookSettings
 from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.search_paths import Dialect
 
-__all__ = ["ClaudeHooks", "Hook", "from_settings", "read_claude", "wanted"]
+__all__ = ["ClaudeHooks", "Hook", "hooks_from_settings", "matching_hooks", "parse_claude_settings"]
 
-_SECONDS = 30
-_CLAUDE_SECONDS = 60
-_MOST_SECONDS = 600
-_KNOWN_ELSEWHERE = frozenset(
+_DEFAULT_TIMEOUT = 30
+_CLAUDE_TIMEOUT = 60
+_MAX_TIMEOUT = 600
+_OTHER_CLAUDE_EVENTS = frozenset(
     {"notification", "subagentstop", "subagentstart", "precompact", "postcompact", "sessionend", "permissionrequest"}
 )
-_MATCHED = frozenset({"PreToolUse", "PostToolUse", "SessionStart"})
+_EVENTS_WITH_MATCHER = frozenset({"PreToolUse", "PostToolUse", "SessionStart"})
 """Events with a matcher: the name of a tool, or the source of a session start."""
 
 
@@ -34,7 +34,7 @@ class Hook(msgspec.Struct, frozen=True):
     command: str
     name: str = ""
     matcher: str = ""
-    seconds: float = _SECONDS
+    timeout: float = _DEFAULT_TIMEOUT
     dialect: Dialect = "holdfast"
     file: str = ""
     line: int = 0
@@ -53,7 +53,7 @@ class ClaudeHooks(msgspec.Struct, frozen=True):
     """Line of the `hooks` key."""
 
 
-def from_settings(
+def hooks_from_settings(
     settings: Mapping[str, Sequence[HookSettings]], origins: Mapping[KeyPath, Origin]
 ) -> tuple[Hook, ...]:
     """Return the hooks that can be run. Mistakes in the others are reported with the file they are in."""
@@ -61,44 +61,44 @@ def from_settings(
     for name, items in settings.items():
         event = event_of(name)
         for index, item in enumerate(items if event is not None else ()):
-            if event is None or _trouble(event, item.command, item.matcher) is not None:
+            if event is None or _invalid_key(event, item.command, item.matcher) is not None:
                 continue
             origin = origins.get(("hooks", name, index, "command"), Origin("", 0, may_run=False))
-            seconds = min(item.timeout or _SECONDS, _MOST_SECONDS)
+            timeout = min(item.timeout or _DEFAULT_TIMEOUT, _MAX_TIMEOUT)
             hooks.append(
-                Hook(event, item.command, item.name, item.matcher, seconds, file=origin.file, line=origin.line)
+                Hook(event, item.command, item.name, item.matcher, timeout, file=origin.file, line=origin.line)
             )
     return tuple(hooks)
 
 
-def read_claude(data: bytes, file: str) -> ClaudeHooks:
+def parse_claude_settings(data: bytes, file: str) -> ClaudeHooks:
     """Parse `{"hooks": {Event: [{"matcher", "hooks": [{"type": "command", "command", "timeout"}]}]}}`."""
     tree, lines, problem = parse(data, "json", file)
     if problem is not None:
         return ClaudeHooks(problems=(problem,))
-    given = tree.get("hooks", {})
+    declared = tree.get("hooks", {})
     reader = _Reader(file, lines)
-    if not isinstance(given, dict):
-        reader.complain(("hooks",), "expected a table of events.")
-        given = {}
-    for name, groups in given.items():
+    if not isinstance(declared, dict):
+        reader.add_problem(("hooks",), "expected a table of events.")
+        declared = {}
+    for name, groups in declared.items():
         reader.event(name, groups)
     disables = tree.get("disableAllHooks") is True
     return ClaudeHooks(tuple(reader.hooks), tuple(reader.problems), disables, lines.get(("hooks",), 0))
 
 
-def wanted(hooks: Sequence[Hook], event: HookEvent, subject: str = "") -> tuple[Hook, ...]:
+def matching_hooks(hooks: Sequence[Hook], event: HookEvent, subject: str = "") -> tuple[Hook, ...]:
     """Return the hooks of an event that match the subject, usually a tool name, each command once. Our matchers search
     the subject; Claude Code's must match it as a whole.
     """
     found: dict[str, Hook] = {}
     for hook in hooks:
-        if hook.event == event and (not subject or _fits(hook, subject)):
+        if hook.event == event and (not subject or _matches(hook, subject)):
             found.setdefault(hook.command, hook)
     return tuple(found.values())
 
 
-def _fits(hook: Hook, tool: str) -> bool:
+def _matches(hook: Hook, tool: str) -> bool:
     if hook.matcher in ("", "*"):
         return True
     pattern = re.compile(hook.matcher)
@@ -108,7 +108,7 @@ def _fits(hook: Hook, tool: str) -> bool:
     return any(pattern.fullmatch(name) is not None for name in names)
 
 
-def _trouble(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
+def _invalid_key(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
     """Return the invalid key and the reason, or None."""
     if not command.strip() or "\0" in command:
         text = "the command is empty." if not command.strip() else "the command holds a NUL character."
@@ -126,7 +126,7 @@ class _Reader:
         self.hooks: list[Hook] = []
         self.problems: list[Problem] = []
 
-    def complain(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
+    def add_problem(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
         """Add a problem at the line of the key or its nearest parent."""
         line = next((self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 0)
         self.problems.append(Problem("error" if is_error else "warning", self._file, line, format_key(path), text))
@@ -136,12 +136,12 @@ class _Reader:
         path: KeyPath = ("hooks", name)
         event = event_of(name)
         if event is None:
-            is_theirs = name.lower() in _KNOWN_ELSEWHERE
+            is_known_to_claude = name.lower() in _OTHER_CLAUDE_EVENTS
             text = "is not an event that is known here: these hooks are not run."
-            self.complain(path, text, is_error=not is_theirs)
+            self.add_problem(path, text, is_error=not is_known_to_claude)
             return
         if not isinstance(groups, list):
-            self.complain(path, "expected a list.")
+            self.add_problem(path, "expected a list.")
             return
         for index, group in enumerate(groups):
             self._group(event, group, (*path, index))
@@ -150,29 +150,29 @@ class _Reader:
         matcher = group.get("matcher", "") if isinstance(group, dict) else None
         items = group.get("hooks") if isinstance(group, dict) else None
         if not isinstance(items, list) or not isinstance(matcher, str | None):
-            self.complain(path, 'expected {"matcher": …, "hooks": […]}.')
+            self.add_problem(path, 'expected {"matcher": …, "hooks": […]}.')
             return
         for index, item in enumerate(items):
             self._hook(event, matcher or "", item, (*path, "hooks", index))
 
     def _hook(self, event: HookEvent, matcher: str, item: Any, path: KeyPath) -> None:  # noqa: ANN401
         if not isinstance(item, dict) or not isinstance(item.get("command", ""), str):
-            self.complain(path, 'expected {"type": "command", "command": …}.')
+            self.add_problem(path, 'expected {"type": "command", "command": …}.')
             return
         if item.get("type", "command") != "command":
-            self.complain(path, "only hooks of the type command are run here.", is_error=False)
+            self.add_problem(path, "only hooks of the type command are run here.", is_error=False)
             return
-        command, seconds = item.get("command", ""), item.get("timeout", _CLAUDE_SECONDS)
-        if (trouble := _trouble(event, command, matcher)) is not None:
-            key, text = trouble
+        command, timeout = item.get("command", ""), item.get("timeout", _CLAUDE_TIMEOUT)
+        if (invalid := _invalid_key(event, command, matcher)) is not None:
+            key, text = invalid
             # The matcher is a key of the group that contains the hook.
-            self.complain(path if key == "command" else (*path[:-2], key), text)
+            self.add_problem(path if key == "command" else (*path[:-2], key), text)
             return
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-            self.complain((*path, "timeout"), "expected a number of seconds.", is_error=False)
-            seconds = _CLAUDE_SECONDS
+        if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout > 0:
+            self.add_problem((*path, "timeout"), "expected a number of seconds.", is_error=False)
+            timeout = _CLAUDE_TIMEOUT
         line = self._lines.get((*path, "command"), 0)
-        kept = matcher if event in _MATCHED else ""
+        kept = matcher if event in _EVENTS_WITH_MATCHER else ""
         self.hooks.append(
-            Hook(event, command, "", kept, min(seconds, _MOST_SECONDS), "claude", self._file, line),
+            Hook(event, command, "", kept, min(timeout, _MAX_TIMEOUT), "claude", self._file, line),
         )

@@ -11,49 +11,49 @@ from typing import Any, TypeVar
 
 from holdfast.tasks import TaskOwner
 
-__all__ = ["DetachedWait", "RateLimit", "StartLimiter", "seen"]
+__all__ = ["DetachedWait", "RateLimit", "StartLimiter", "retrieve_exception"]
 
 T = TypeVar("T")
 
-_PARTING = 0.1
+_CANCEL_TIMEOUT = 0.1
 """Seconds allowed for sending the cancellation of an abandoned request. The caller waits no longer than this."""
 
-_BURST = 64
-_BREATH = 0.05
-"""Pause after each burst of `_BURST` messages, in seconds: a flooding server is read slowly and
+_BURST_MESSAGES = 64
+_BURST_PAUSE = 0.05
+"""Pause after each burst of `_BURST_MESSAGES` messages, in seconds: a flooding server is read slowly and
 leaves time for others.
 """
 
 
-_AT_ONCE = 3
-_AT_THE_DOOR = 3.0
+_MAX_CONCURRENT_STARTS = 3
+_SLOT_TIMEOUT = 3.0
 
 
 class StartLimiter:
     """Limits how many servers start at the same time. A start that hangs gives up its slot after `seconds`."""
 
-    def __init__(self, at_once: int = _AT_ONCE, seconds: float = _AT_THE_DOOR) -> None:
-        self._room = asyncio.Semaphore(at_once)
+    def __init__(self, limit: int = _MAX_CONCURRENT_STARTS, seconds: float = _SLOT_TIMEOUT) -> None:
+        self._slots = asyncio.Semaphore(limit)
         self._seconds = seconds
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """Hold a start slot for the duration of the block, or until the time limit has passed."""
-        await self._room.acquire()
-        is_inside = True
+        await self._slots.acquire()
+        is_held = True
 
-        def leave() -> None:
-            nonlocal is_inside
-            if is_inside:
-                is_inside = False
-                self._room.release()
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._slots.release()
 
-        timer = asyncio.get_running_loop().call_later(self._seconds, leave)
+        timer = asyncio.get_running_loop().call_later(self._seconds, release)
         try:
             yield
         finally:
             timer.cancel()
-            leave()
+            release()
 
 
 class RateLimit:
@@ -65,8 +65,8 @@ class RateLimit:
     async def step(self) -> None:
         """Count one message, and pause after each burst. To be awaited before each message."""
         self._count += 1
-        if self._count % _BURST == 0:
-            await asyncio.sleep(_BREATH)
+        if self._count % _BURST_MESSAGES == 0:
+            await asyncio.sleep(_BURST_PAUSE)
 
 
 class DetachedWait:
@@ -79,22 +79,22 @@ class DetachedWait:
         """Run `work` and return its result. `seconds` is the time limit; a callable is evaluated again whenever the
         time it returned has passed, and None means no limit. Raises `TimeoutError`.
         """
-        task = self._tasks.start(work, name=name, done=seen)
+        task = self._tasks.start(work, name=name, done=retrieve_exception)
         try:
             while not task.done():
-                left = seconds() if callable(seconds) else seconds
-                if left is not None and left <= 0:
+                remaining = seconds() if callable(seconds) else seconds
+                if remaining is not None and remaining <= 0:
                     raise TimeoutError
-                await asyncio.wait({task}, timeout=left)
+                await asyncio.wait({task}, timeout=remaining)
                 if not callable(seconds) and not task.done():
                     raise TimeoutError
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=_PARTING)
+                await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
 
-    def give_up(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel all requests in progress without waiting for them."""
         self._tasks.cancel_all()
 
@@ -103,7 +103,7 @@ class DetachedWait:
         await self._tasks.drain()
 
 
-def seen(task: "asyncio.Task[Any]") -> None:
+def retrieve_exception(task: "asyncio.Task[Any]") -> None:
     """Done callback that marks the exception as retrieved: only the task's waiter reports it."""
     if not task.cancelled():
         task.exception()

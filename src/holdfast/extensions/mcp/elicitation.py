@@ -1,4 +1,7 @@
-"""Elicitation: an MCP server requests input from the user while one of its tools runs."""
+"""Elicitation: an MCP server requests input from the user while one of its tools runs.
+
+The form of the server is converted to questions, the answers back to form content. Everything but `elicit` is pure.
+"""
 
 import json
 import math
@@ -11,19 +14,17 @@ from holdfast.domain.approvals import Choice, Question, QuestionAnswer, Question
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Inquiry, ToolContext
 
-__all__ = ["Field", "ask_for", "content_of", "fields_of"]
+__all__ = ["Field", "elicit", "form_content", "form_fields"]
 
 
-# Conversion of MCP elicitation forms to questions, and of the answers to form content. Pure.
-
-MOST_FIELDS = 24
-_MOST_CHOICES = 12
-_LONGEST = 240
-_LONGEST_ABOUT = 2_000
-_LABEL = 40
+MAX_FIELDS = 24
+_MAX_CHOICES = 12
+_MAX_QUESTION = 240
+_MAX_DESCRIPTION = 2_000
+_MAX_LABEL = 40
 
 Kind: TypeAlias = Literal["text", "number", "integer", "yes", "one", "some"]
-_ASKED: dict[Kind, QuestionKind] = {
+_QUESTION_KINDS: dict[Kind, QuestionKind] = {
     "text": "free_text",
     "number": "free_text",
     "integer": "free_text",
@@ -31,7 +32,12 @@ _ASKED: dict[Kind, QuestionKind] = {
     "one": "single_choice",
     "some": "multi_choice",
 }
-_EXPECTED = {"number": "a number", "integer": "a whole number", "one": "one of the list", "some": "some of the list"}
+_EXPECTED_VALUES = {
+    "number": "a number",
+    "integer": "a whole number",
+    "one": "one of the list",
+    "some": "some of the list",
+}
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -44,65 +50,74 @@ class Field(msgspec.Struct, frozen=True):
     default: Any = None
 
 
-class _Wrong(ValueError):
+class _InvalidAnswer(ValueError):
     """The answer does not fit the schema of the field."""
 
 
-def fields_of(server: str, wanted: Mapping[str, Any]) -> tuple[Field, ...]:
+def form_fields(server: str, params: Mapping[str, Any]) -> tuple[Field, ...]:
     """Return the fields of a form, or nothing if it has too many. A form without fields, or with a URL, becomes a
     yes-or-no question.
     """
-    message = _text(wanted.get("message")) or "It needs an answer."
-    about = f"The MCP server {server} asks: {message}"
-    if wanted.get("mode") == "url":
-        about += f"\n\nOpen this address in a browser, if you know why it asks: {_text(wanted.get('url'))}"
-        return (_agreement(server, about),)
-    form = wanted.get("requestedSchema")
+    message = _text(params.get("message")) or "It needs an answer."
+    description = f"The MCP server {server} asks: {message}"
+    if params.get("mode") == "url":
+        description += f"\n\nOpen this address in a browser, if you know why it asks: {_text(params.get('url'))}"
+        return (_confirmation_field(server, description),)
+    form = params.get("requestedSchema")
     properties = form.get("properties") if isinstance(form, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
-        return (_agreement(server, about),)
+        return (_confirmation_field(server, description),)
     names = _list(form.get("required")) if isinstance(form, Mapping) else []
-    if len(properties) > MOST_FIELDS:
+    if len(properties) > MAX_FIELDS:
         return ()
     # The questions are shown together, so only the first contains the message.
-    abouts = [about, *([f"For the MCP server {server}."] * (len(properties) - 1))]
+    descriptions = [description, *([f"For the MCP server {server}."] * (len(properties) - 1))]
     return tuple(
-        _field(str(name), inside, above, is_required=name in names)
-        for (name, inside), above in zip(properties.items(), abouts, strict=True)
+        _field(str(name), inside, description, is_required=name in names)
+        for (name, inside), description in zip(properties.items(), descriptions, strict=True)
     )
 
 
-def _agreement(server: str, about: str) -> Field:
-    question = Question("", "yes_no", f"Go on with what {server} asks?"[:_LONGEST], server[:_LABEL], _short(about))
+def _confirmation_field(server: str, description: str) -> Field:
+    question = Question(
+        "", "yes_no", f"Go on with what {server} asks?"[:_MAX_QUESTION], server[:_MAX_LABEL], _shorten(description)
+    )
     return Field("", "yes", question)
 
 
-def _field(name: str, schema: Any, about: str, *, is_required: bool) -> Field:  # noqa: ANN401 - any JSON
+def _field(name: str, schema: Any, description: str, *, is_required: bool) -> Field:  # noqa: ANN401 - any JSON
     schema = schema if isinstance(schema, Mapping) else {}
     choices = tuple(_choices(schema))
     kind = _kind(schema, choices)
     title = _text(schema.get("title")) or name
-    more = _text(schema.get("description"))
+    details = _text(schema.get("description"))
     if kind in ("number", "integer"):
-        more = f"{more}\n\nIt has to be {_EXPECTED[kind]}."
+        details = f"{details}\n\nIt has to be {_EXPECTED_VALUES[kind]}."
     elif choices and kind == "text":
-        more = f"{more}\n\nOne of: {', '.join(choice.label for choice in choices)}."
+        details = f"{details}\n\nOne of: {', '.join(choice.label for choice in choices)}."
     if "default" in schema:
-        more = f"{more}\n\nIf you leave it out: {json.dumps(schema['default'], ensure_ascii=False)}"
+        details = f"{details}\n\nIf you leave it out: {json.dumps(schema['default'], ensure_ascii=False)}"
     text = f"{title}?" if not title.endswith("?") else title
     offered = choices if kind in ("one", "some") else ()
-    asked = Question("", _ASKED[kind], text[:_LONGEST], title[:_LABEL], _short(f"{about}\n\n{more}".strip()), offered)
-    return Field(name, kind, asked, is_required, schema.get("default"))
+    question = Question(
+        "",
+        _QUESTION_KINDS[kind],
+        text[:_MAX_QUESTION],
+        title[:_MAX_LABEL],
+        _shorten(f"{description}\n\n{details}".strip()),
+        offered,
+    )
+    return Field(name, kind, question, is_required, schema.get("default"))
 
 
 def _kind(schema: Mapping[str, Any], choices: Sequence[Choice]) -> Kind:
-    named = schema.get("type")
+    type_name = schema.get("type")
     if choices:
-        fits = 2 <= len(choices) <= _MOST_CHOICES
-        return ("some" if named == "array" else "one") if fits else "text"
-    if named == "boolean":
+        fits = 2 <= len(choices) <= _MAX_CHOICES
+        return ("some" if type_name == "array" else "one") if fits else "text"
+    if type_name == "boolean":
         return "yes"
-    return named if named in ("number", "integer") else "text"
+    return type_name if type_name in ("number", "integer") else "text"
 
 
 def _choices(schema: Mapping[str, Any]) -> Iterator[Choice]:
@@ -117,17 +132,17 @@ def _choices(schema: Mapping[str, Any]) -> Iterator[Choice]:
             yield Choice(value, (_text(titles[index]) if index < len(titles) else "") or value)
 
 
-def content_of(
+def form_content(
     fields: Sequence[Field], answers: Sequence[QuestionAnswer]
 ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """Return the form content, or None if the user declines, and the names of fields to request again."""
     content: dict[str, Any] = {}
-    wrong: list[str] = []
+    invalid: list[str] = []
     for field, answer in zip(fields, answers, strict=True):
         try:
             value = _value(field, answer)
-        except _Wrong:
-            wrong.append(field.name)
+        except _InvalidAnswer:
+            invalid.append(field.name)
             continue
         if not field.name:
             return ({} if value is True else None), ()
@@ -136,12 +151,12 @@ def content_of(
         if value is not None:
             content[field.name] = value
         elif field.is_required:
-            wrong.append(field.name)
-    return content, tuple(wrong)
+            invalid.append(field.name)
+    return content, tuple(invalid)
 
 
 def _value(field: Field, answer: QuestionAnswer) -> Any:  # noqa: ANN401 - as the kind of the field has it
-    """Return the value of an answer, or None if the question was skipped. Raises `_Wrong`."""
+    """Return the value of an answer, or None if the question was skipped. Raises `_InvalidAnswer`."""
     text = answer.fill_in_text.strip()
     match field.kind:
         case "yes":
@@ -152,17 +167,17 @@ def _value(field: Field, answer: QuestionAnswer) -> Any:  # noqa: ANN401 - as th
             return _number(field.kind, text) if text else None
         case "one" | "some":
             # Text beside a selection is a remark and is ignored.
-            chosen = list(answer.selected_ids or ()) or ([_named(field, text)] if text else [])
+            chosen = list(answer.selected_ids or ()) or ([_choice_by_text(field, text)] if text else [])
             return (chosen if field.kind == "some" else chosen[0]) if chosen else None
 
 
-def _named(field: Field, text: str) -> str:
-    """Return the choice that was typed instead of selected. Raises `_Wrong`."""
+def _choice_by_text(field: Field, text: str) -> str:
+    """Return the choice that was typed instead of selected. Raises `_InvalidAnswer`."""
     found = [
         choice.id for choice in field.question.choices if text.lower() in (choice.id.lower(), choice.label.lower())
     ]
     if not found:
-        raise _Wrong
+        raise _InvalidAnswer
     return found[0]
 
 
@@ -170,14 +185,14 @@ def _number(kind: Kind, text: str) -> int | float:
     try:
         value = float(text.replace(",", "."))
     except ValueError:
-        raise _Wrong from None
+        raise _InvalidAnswer from None
     if not math.isfinite(value) or (kind == "integer" and not value.is_integer()):
-        raise _Wrong
+        raise _InvalidAnswer
     return int(value) if value.is_integer() else value
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_ABOUT else text[: _LONGEST_ABOUT - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_DESCRIPTION else text[: _MAX_DESCRIPTION - 1] + "…"
 
 
 def _list(value: object) -> list[Any]:
@@ -188,35 +203,33 @@ def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-# Elicitation: an MCP server requests input from the user while one of its tools runs.
-
-_ROUNDS = 3
+_MAX_ROUNDS = 3
 _CONFIRM = "Are these answers right?"
-_AGAIN = "That does not fit; once more. "
+_REPEAT_PREFIX = "That does not fit; once more. "
 
 
-async def ask_for(context: ToolContext, server: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+async def elicit(context: ToolContext, server: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of an elicitation in protocol form. Without an attending user the result is `cancel`. Answers
-    that do not fit the schema are requested again, `_ROUNDS` times in total.
+    that do not fit the schema are requested again, `_MAX_ROUNDS` times in total.
     """
-    fields = fields_of(server, wanted)
+    fields = form_fields(server, params)
     answers: dict[str, QuestionAnswer] = {}
-    asked = fields
-    for _ in range(_ROUNDS if fields else 0):
+    pending = fields
+    for _ in range(_MAX_ROUNDS if fields else 0):
         try:
-            given = await context.ask_questions(_inquiry(server, asked))
+            replies = await context.ask_questions(_inquiry(server, pending))
         except ToolError:
             return {"action": "cancel"}
-        if given is None:
+        if replies is None:
             return {"action": "decline"}
-        answers |= {field.name: answer for field, answer in zip(asked, given, strict=True)}
-        content, wrong = content_of(fields, [answers[field.name] for field in fields])
+        answers |= {field.name: answer for field, answer in zip(pending, replies, strict=True)}
+        content, invalid = form_content(fields, [answers[field.name] for field in fields])
         if content is None:
             return {"action": "decline"}
-        if not wrong:
+        if not invalid:
             is_form = any(field.name for field in fields)
             return {"action": "accept", "content": content} if is_form else {"action": "accept"}
-        asked = tuple(_again(field) for field in fields if field.name in wrong)
+        pending = tuple(_repeat(field) for field in fields if field.name in invalid)
     return {"action": "cancel"}
 
 
@@ -227,7 +240,7 @@ def _inquiry(server: str, fields: tuple[Field, ...]) -> Inquiry:
     return Inquiry(questions, _CONFIRM, f"They are sent to the MCP server {server} together.")
 
 
-def _again(field: Field) -> Field:
+def _repeat(field: Field) -> Field:
     question = field.question
-    again = msgspec.structs.replace(question, description=_AGAIN + question.description)
-    return msgspec.structs.replace(field, question=again)
+    repeated = msgspec.structs.replace(question, description=_REPEAT_PREFIX + question.description)
+    return msgspec.structs.replace(field, question=repeated)

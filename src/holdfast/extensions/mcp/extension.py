@@ -7,7 +7,6 @@ other run starts with the tools that are available.
 """
 
 import asyncio
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,17 +16,18 @@ from holdfast.domain.extensions import NEVER, CommandArgument, CommandNote, McpA
 from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.commands import split_words
 from holdfast.providers.http_client import in_thread
 from holdfast.tasks import TaskOwner
 
-__all__ = ["McpCommands", "McpExtension", "arguments_in"]
+__all__ = ["McpCommands", "McpExtension", "parse_arguments"]
 
 
 if TYPE_CHECKING:
     from holdfast.extensions.mcp.mcp_manager import McpManager
 
 
-PAUSE = 0.3
+START_DELAY = 0.3
 """Seconds between the opening of a workspace and the start of its servers."""
 _MANAGER = "holdfast.extensions.mcp.mcp_manager"
 
@@ -35,107 +35,107 @@ _MANAGER = "holdfast.extensions.mcp.mcp_manager"
 class McpExtension:
     """The MCP extension of a workspace. Loads `McpManager` on first use and delegates to it."""
 
-    def __init__(self, ground: ExtensionContext, pause: float = PAUSE) -> None:
-        self._ground = ground
-        self._pause = pause
+    def __init__(self, context: ExtensionContext, start_delay: float = START_DELAY) -> None:
+        self._context = context
+        self._start_delay = start_delay
         self._tasks = TaskOwner()
         self._loading: asyncio.Task[None] | None = None
-        self._servers: McpManager | None = None
-        self._hurry: asyncio.Event | None = None
-        self._lent: dict[str, dict[str, McpSettings]] = {}
+        self._manager: McpManager | None = None
+        self._start_now: asyncio.Event | None = None
+        self._client_servers: dict[str, dict[str, McpSettings]] = {}
         self._is_closed = False
 
-    # As an extension
+    # The extension interface
 
     def start(self) -> None:
         """Load the configured servers."""
-        self._hurry = asyncio.Event()
+        self._start_now = asyncio.Event()
         self.refresh()
 
     def refresh(self) -> None:
         """Apply the current settings."""
-        wanted = self._wanted()
-        if self._servers is not None:
-            self._servers.follow(wanted, self._ground.configuration.settings.mcp)
-        elif wanted and self._hurry is not None and self._loading is None and not self._is_closed:
-            self._loading = self._tasks.start(self._load(self._hurry), name="load what deals with MCP servers")
+        merged = self._merged_settings()
+        if self._manager is not None:
+            self._manager.apply_settings(merged, self._context.configuration.settings.mcp)
+        elif merged and self._start_now is not None and self._loading is None and not self._is_closed:
+            self._loading = self._tasks.start(self._load(self._start_now), name="load MCP servers")
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all known servers."""
-        return self._servers.tools() if self._servers is not None else ()
+        return self._manager.tools() if self._manager is not None else ()
 
     async def close(self) -> None:
         """Stop all servers."""
         self._is_closed = True
         self._tasks.cancel_all()
         await self._tasks.drain()
-        if self._servers is not None:
-            await self._servers.close()
+        if self._manager is not None:
+            await self._manager.close()
 
-    async def _load(self, hurry: asyncio.Event) -> None:
+    async def _load(self, start_now: asyncio.Event) -> None:
         """Load the implementation after the start pause, or immediately if a cache exists, so that the first run has
         its tools.
         """
-        if not (self._ground.data_dir / "mcp.json").exists():
+        if not (self._context.data_dir / "mcp.json").exists():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause):
-                    await hurry.wait()
+                async with asyncio.timeout(self._start_delay):
+                    await start_now.wait()
         await in_thread(_MANAGER)
-        # The import below only looks the loaded module up. It is an import statement so that types are checked.
+        # The module is loaded by now. An import statement, not a look-up by name, so that types are checked.
         from holdfast.extensions.mcp.mcp_manager import McpManager, ToolCache  # noqa: PLC0415
 
-        cache = await asyncio.to_thread(ToolCache, self._ground.data_dir)
-        self._servers = McpManager(self._ground, cache, self._pause)
-        self._servers.follow(self._wanted(), self._ground.configuration.settings.mcp)
+        cache = await asyncio.to_thread(ToolCache, self._context.data_dir)
+        self._manager = McpManager(self._context, cache, self._start_delay)
+        self._manager.apply_settings(self._merged_settings(), self._context.configuration.settings.mcp)
 
-    def lend(self, lender: str, servers: Mapping[str, McpSettings]) -> None:
+    def set_client_servers(self, client: str, servers: Mapping[str, McpSettings]) -> None:
         """Register the servers of a client in place of its earlier ones. An empty mapping removes them. They are never
         written to disk.
         """
-        if servers != self._lent.get(lender, {}):
-            self._lent.pop(lender, None)
+        if servers != self._client_servers.get(client, {}):
+            self._client_servers.pop(client, None)
             if servers:
-                self._lent[lender] = dict(servers)
+                self._client_servers[client] = dict(servers)
             self.refresh()
 
-    def _wanted(self) -> dict[str, McpSettings]:
+    def _merged_settings(self) -> dict[str, McpSettings]:
         """Merge the servers. Settings take precedence over client servers, and earlier clients over later ones."""
-        wanted = dict(self._ground.configuration.settings.mcp)
-        for servers in self._lent.values():
-            wanted = {**servers, **wanted}
-        return wanted
+        merged = dict(self._context.configuration.settings.mcp)
+        for servers in self._client_servers.values():
+            merged = {**servers, **merged}
+        return merged
 
     # Queries and requests
 
-    async def servers(self) -> "McpManager":
+    async def manager(self) -> "McpManager":
         """Return the loaded servers. Raises `BadRequest` if none is configured."""
         if self._loading is None:
             raise BadRequest("There is no MCP server here: holdfast mcp add --help.")
-        if self._hurry is not None:
-            self._hurry.set()
+        if self._start_now is not None:
+            self._start_now.set()
         await asyncio.shield(self._loading)
-        assert self._servers is not None
-        return self._servers
+        assert self._manager is not None
+        return self._manager
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until every server is known or has been tried once, with a time limit."""
         if self._loading is not None:
-            await (await self.servers()).settled()
+            await (await self.manager()).wait_settled()
 
-    async def tried(self, seconds: float) -> None:
+    async def wait_attempts(self, seconds: float) -> None:
         """Wait until no server is starting, for at most `seconds`."""
         if self._loading is not None:
-            await (await self.servers()).tried(seconds)
+            await (await self.manager()).wait_attempts(seconds)
 
     def notes(self) -> tuple[str, ...]:
         """Return the instructions of connected servers for the system prompt."""
-        return self._servers.notes() if self._servers is not None else ()
+        return self._manager.notes() if self._manager is not None else ()
 
     def states(self) -> dict[str, McpInfo]:
         """Return the state of every configured server, by name."""
-        if self._servers is not None:
-            return self._servers.states()
-        named = sorted(self._wanted().items())
+        if self._manager is not None:
+            return self._manager.states()
+        named = sorted(self._merged_settings().items())
         return {
             name: McpInfo(name, "disabled" if settings.disabled else "starting", NEVER, type=settings.type)
             for name, settings in named
@@ -143,22 +143,19 @@ class McpExtension:
 
     def prompts(self) -> tuple[McpPrompt, ...]:
         """Return the prompts of all known servers."""
-        return self._servers.prompts() if self._servers is not None else ()
+        return self._manager.prompts() if self._manager is not None else ()
 
     def waiting_logins(self) -> tuple[McpLogin, ...]:
         """Return the servers that require a login."""
-        return self._servers.waiting_logins() if self._servers is not None else ()
+        return self._manager.waiting_logins() if self._manager is not None else ()
 
     def login_url(self, name: str) -> str:
         """Return the authorization URL of a login in progress, or an empty string."""
-        return self._servers.login_url(name) if self._servers is not None else ""
-
-
-# Prompts of MCP servers as slash commands: `/server:prompt words name=value`.
+        return self._manager.login_url(name) if self._manager is not None else ""
 
 
 class McpCommands:
-    """Slash commands for MCP prompts. The server renders the prompt when the command is used."""
+    """Slash commands for MCP prompts: `/server:prompt words name=value`. The server renders the prompt."""
 
     def __init__(self, mcp: McpExtension) -> None:
         self._mcp = mcp
@@ -167,17 +164,17 @@ class McpCommands:
         """Return a command for each known prompt."""
         return [_note(prompt) for prompt in self._mcp.prompts()]
 
-    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+    async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
         """Return the text of the prompt, or None if `name` is not an MCP prompt."""
         server, colon, prompt = name.partition(":")
         if not colon or server not in self._mcp.states():
             return None
-        servers = await self._mcp.servers()
-        await servers.known(server)
+        servers = await self._mcp.manager()
+        await servers.wait_lists(server)
         known = next((known for known in servers.prompts() if known.id == name), None)
         if known is None:
             return None
-        return await servers.prompt(server, prompt, {**arguments_in(arguments, known.arguments), **given})
+        return await servers.prompt(server, prompt, {**parse_arguments(arguments, known.arguments), **named})
 
 
 def _note(prompt: McpPrompt) -> CommandNote:
@@ -186,14 +183,14 @@ def _note(prompt: McpPrompt) -> CommandNote:
     return CommandNote(prompt.id, "mcp", prompt.description or prompt.title, hint, arguments)
 
 
-def arguments_in(typed: str, wanted: Sequence[McpArgument]) -> dict[str, str]:
+def parse_arguments(typed: str, declared: Sequence[McpArgument]) -> dict[str, str]:
     """Assign the typed arguments: `name=value` for known names, other words in order. The last argument receives all
     remaining words.
     """
-    names = [item.id for item in wanted]
+    names = [item.id for item in declared]
     found: dict[str, str] = {}
     words: list[str] = []
-    for word in _words(typed):
+    for word in split_words(typed):
         name, sign, value = word.partition("=")
         if sign and name in names:
             found[name] = value
@@ -204,11 +201,3 @@ def arguments_in(typed: str, wanted: Sequence[McpArgument]) -> dict[str, str]:
         if words:
             found[name] = " ".join(words) if index == len(left) - 1 else words.pop(0)
     return found
-
-
-def _words(typed: str) -> list[str]:
-    """Split as a shell does. Text with an unclosed quote is split at white space."""
-    try:
-        return shlex.split(typed)
-    except ValueError:
-        return typed.split()

@@ -14,45 +14,45 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast import __version__
-from holdfast.extensions.mcp.mcp_types import LARGEST, ConnectionClosed, LoginNeeded
+from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, LoginNeeded
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
 from holdfast.providers.httpx_transport import certificates, replace_surrogates
 
-__all__ = ["Seen", "make_client", "reaching"]
+__all__ = ["ResponseMonitor", "make_client", "open_http_streams"]
 
-_CONNECT = 30.0
-_PARTING = 0.5
+_CONNECT_TIMEOUT = 30.0
+_TERMINATE_TIMEOUT = 0.5
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _UNAUTHORIZED = 401
-_FORGOTTEN = (400, 404)
+_UNKNOWN_SESSION = (400, 404)
 
 
-class Seen:
-    """Response hook that records the last status. `faltered` is called when the server closes the notification stream:
-    the server may have exited, which would otherwise remain unnoticed until the next call.
+class ResponseMonitor:
+    """Response hook that records the last status. `on_disruption` is called when the server closes the notification
+    stream: the server may have exited, which would otherwise remain unnoticed until the next call.
     """
 
-    def __init__(self, faltered: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_disruption: Callable[[], None] = lambda: None) -> None:
         self.status = 0
-        self._faltered = faltered
+        self._on_disruption = on_disruption
 
-    def has_forgotten(self, message: str) -> bool:
+    def is_session_unknown(self, message: str) -> bool:
         """Return whether a request failed because the session is unknown to the server, for example after a restart."""
-        said_nothing = message in ("Session terminated", "Server returned an error response")
-        return self.status in _FORGOTTEN and (said_nothing or "session" in message.lower())
+        is_generic = message in ("Session terminated", "Server returned an error response")
+        return self.status in _UNKNOWN_SESSION and (is_generic or "session" in message.lower())
 
-    async def look(self, response: httpx2.Response) -> None:
+    async def on_response(self, response: httpx2.Response) -> None:
         """Record the status of a response and wrap its body. Called before the body is read."""
         self.status = response.status_code
         await replace_surrogates(response)
         if isinstance(stream := response.stream, httpx2.AsyncByteStream):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                response.stream = _Bounded(stream)
+                response.stream = _BoundedBody(stream)
             elif response.request.method == "GET":
-                response.stream = _Lasting(stream, self._faltered)
+                response.stream = _NotificationStream(stream, self._on_disruption)
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     """A response body with a size limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -62,8 +62,8 @@ class _Bounded(httpx2.AsyncByteStream):
         size = 0
         async for piece in self._stream:
             size += len(piece)
-            if size > LARGEST:
-                raise ConnectionClosed(f"It sent a message of more than {LARGEST >> 20} MiB.")
+            if size > MAX_MESSAGE_BYTES:
+                raise ConnectionClosed(f"It sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB.")
             yield piece
 
     async def aclose(self) -> None:
@@ -71,21 +71,21 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Lasting(httpx2.AsyncByteStream):
-    """The body of an event stream. Calls `ended` when the stream ends or fails."""
+class _NotificationStream(httpx2.AsyncByteStream):
+    """The body of an event stream. Calls `on_end` when the stream ends or fails."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, ended: Callable[[], None]) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, on_end: Callable[[], None]) -> None:
         self._stream = stream
-        self._ended = ended
+        self._on_end = on_end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for piece in self._stream:
                 yield piece
         except httpx2.TransportError:
-            self._ended()
+            self._on_end()
             raise
-        self._ended()
+        self._on_end()
 
     async def aclose(self) -> None:
         """Close the underlying stream."""
@@ -108,7 +108,7 @@ class _Bearer(httpx2.Auth):
         response = yield request
         if response.status_code != _UNAUTHORIZED:
             return
-        token = await self._tokens.renewed(token)
+        token = await self._tokens.refresh(token)
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
             response = yield request
@@ -117,7 +117,7 @@ class _Bearer(httpx2.Auth):
 
 
 async def make_client(
-    url: str, headers: Mapping[str, str], seen: Seen, auth: httpx2.Auth | None = None
+    url: str, headers: Mapping[str, str], monitor: ResponseMonitor, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
     """Create an HTTP client. Proxy variables are ignored for servers of this machine."""
     parts = urlsplit(url)
@@ -125,38 +125,38 @@ async def make_client(
     tls = await asyncio.to_thread(certificates) if parts.scheme == "https" else False
     return httpx2.AsyncClient(
         verify=tls,
-        event_hooks={"response": [seen.look]},
+        event_hooks={"response": [monitor.on_response]},
         headers={"User-Agent": f"Holdfast/{__version__}", **headers},
         auth=auth,
-        timeout=httpx2.Timeout(_CONNECT, read=None),
+        timeout=httpx2.Timeout(_CONNECT_TIMEOUT, read=None),
         trust_env=parts.hostname not in _LOCAL,
     )
 
 
 @asynccontextmanager
-async def reaching(
-    kind: str, url: str, headers: Mapping[str, str], tokens: OAuthTokens | None, seen: Seen
+async def open_http_streams(
+    transport: str, url: str, headers: Mapping[str, str], tokens: OAuthTokens | None, monitor: ResponseMonitor
 ) -> AsyncIterator[TransportStreams]:
     """Open the read and write streams to a server. Raises `LoginNeeded`."""
-    client = await make_client(url, headers, seen, _Bearer(tokens) if tokens is not None else None)
-    if kind == "sse":
+    client = await make_client(url, headers, monitor, _Bearer(tokens) if tokens is not None else None)
+    if transport == "sse":
 
-        def ours(
+        def client_factory(
             headers: dict[str, str] | None = None,
             timeout: httpx2.Timeout | None = None,
             auth: httpx2.Auth | None = None,
         ) -> httpx2.AsyncClient:
             return client
 
-        async with sse_client(url, httpx_client_factory=ours) as streams:
+        async with sse_client(url, httpx_client_factory=client_factory) as streams:
             yield streams
     else:
         async with (
             client,
-            streamable_http_client(url, http_client=client, max_sse_event_size=LARGEST) as streams,
+            streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             try:
                 yield streams
             finally:
                 # The session is terminated with a DELETE request on exit; limit the wait for its response.
-                client.timeout = httpx2.Timeout(_PARTING)
+                client.timeout = httpx2.Timeout(_TERMINATE_TIMEOUT)

@@ -1,4 +1,7 @@
-"""Types shared by the MCP modules. Imports nothing slow, in particular not `mcp`."""
+"""Types shared by the MCP modules: connection parameters, errors, and the connection state of a server.
+
+Imports nothing slow, in particular not `mcp`.
+"""
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
@@ -13,51 +16,51 @@ from holdfast.workspace.process.child_process import GuardedChild
 
 __all__ = [
     "DISABLED",
-    "LARGEST",
+    "INITIAL",
     "LISTS",
-    "WAITING",
-    "Ask",
+    "MAX_MESSAGE_BYTES",
     "CallFailed",
     "ConnectionClosed",
-    "Expired",
+    "ConnectionParams",
+    "ElicitationHandler",
     "ListName",
     "LoginFailed",
     "LoginNeeded",
     "McpServerState",
-    "Plan",
-    "Progress",
+    "ProgressHandler",
+    "SessionExpired",
     "Spawn",
     "StartFailed",
-    "Way",
-    "barred",
-    "begun",
-    "failed",
-    "innermost",
-    "joined",
-    "lost",
-    "pause_after",
-    "pause_between",
-    "sentence",
+    "TransportType",
+    "attempt_failed",
+    "attempt_started",
+    "connected",
+    "connection_lost",
+    "error_message",
+    "leaf_exceptions",
+    "login_required",
+    "refresh_delay",
+    "retry_delay",
 ]
 
 
-Way: TypeAlias = Literal["stdio", "http", "sse"]
+TransportType: TypeAlias = Literal["stdio", "http", "sse"]
 ListName: TypeAlias = Literal["tools", "prompts", "resources"]
 LISTS: tuple[ListName, ...] = ("tools", "prompts", "resources")
-LARGEST = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Maximum size of a message in bytes. Parsing a message blocks the event loop."""
 
 
-class Progress(Protocol):
+class ProgressHandler(Protocol):
     """Callback that receives the progress of a call."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
-class Ask(Protocol):
+class ElicitationHandler(Protocol):
     """Callback that forwards an elicitation to the user and returns the answer, both in protocol form."""
 
-    def __call__(self, wanted: Mapping[str, Any], /) -> Coroutine[Any, Any, dict[str, Any]]: ...
+    def __call__(self, params: Mapping[str, Any], /) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
 
 class Spawn(Protocol):
@@ -68,17 +71,17 @@ class Spawn(Protocol):
     ) -> GuardedChild: ...
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """Connection parameters with all variables expanded. `said` receives stderr output, `changed` is called when a list
-    has changed, and `faltered` when the connection may have been lost without notice.
+class ConnectionParams(msgspec.Struct, frozen=True):
+    """Connection parameters with all variables expanded. `write_log` receives stderr output, `on_list_changed` is
+    called when a list has changed, and `on_disruption` when the connection may have been lost without notice.
     """
 
-    type: Way
+    type: TransportType
     directory: str
     spawn: Spawn
-    said: Callable[[bytes], None]
-    changed: Callable[[ListName], None]
-    faltered: Callable[[], None]
+    write_log: Callable[[bytes], None]
+    on_list_changed: Callable[[ListName], None]
+    on_disruption: Callable[[], None]
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     url: str = ""
@@ -86,12 +89,12 @@ class Plan(msgspec.Struct, frozen=True):
     tokens: OAuthTokens | None = None
 
 
-# Errors of MCP servers and their messages. Imports nothing slow.
+# Errors, and their messages for users.
 
-_LONGEST = 500
-_BROKEN = {
-    "ConnectError": "Nobody answers at its address.",
-    "ConnectTimeout": "Nobody answers at its address.",
+_MAX_MESSAGE = 500
+_TRANSPORT_ERRORS = {
+    "ConnectError": "Nothing answers at its address.",
+    "ConnectTimeout": "Nothing answers at its address.",
     "ReadError": "The connection broke off.",
     "WriteError": "The connection broke off.",
     "CloseError": "The connection broke off.",
@@ -107,7 +110,7 @@ class ConnectionClosed(HoldfastError):
     """The connection has ended."""
 
 
-class Expired(ConnectionClosed):
+class SessionExpired(ConnectionClosed):
     """The server does not know this connection any more, and has done nothing."""
 
 
@@ -123,88 +126,88 @@ class CallFailed(ToolError):
     """The server did not do what it was asked."""
 
 
-def innermost(error: BaseException) -> Iterator[BaseException]:
+def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
     """Yield the leaf exceptions of an exception group, or the exception itself."""
     if isinstance(error, BaseExceptionGroup):
         for inside in error.exceptions:
-            yield from innermost(inside)
+            yield from leaf_exceptions(inside)
     else:
         yield error
 
 
-def sentence(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return a one-line message for users, shortened and without secrets."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     if (status := getattr(getattr(error, "response", None), "status_code", 0)) != 0:
         text = f"It answered with status {status}."
-    elif kind in _BROKEN:
+    elif kind in _TRANSPORT_ERRORS:
         # Matched by name because httpx2 is not loaded here. Its own messages are written for programmers.
-        text = _BROKEN[kind]
+        text = _TRANSPORT_ERRORS[kind]
     elif not isinstance(error, HoldfastError):
         text = f"{kind}: {text}" if text else kind
     text = redact_text(text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
 
 
-# Connection state of an MCP server: status, reason, and time of the next attempt. Pure.
+# Connection state of a server: status, reason, and time of the next attempt. Pure.
 
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 60.0
-TRIES = 8
+FIRST_DELAY = 0.5
+MAX_DELAY = 60.0
+MAX_ATTEMPTS = 8
 """Maximum consecutive failures before automatic retries end."""
-STEADY = 30.0
+STABLE_AFTER = 30.0
 """A connection that lasted this many seconds resets the failure count."""
 
 
 class McpServerState(msgspec.Struct, frozen=True):
-    """State of a server. `pause` is the delay in seconds before the next attempt; None means on request only."""
+    """State of a server. `delay` is the time in seconds before the next attempt; None means on request only."""
 
     state: McpState
     reason: str = ""
     failures: int = 0
-    pause: float | None = None
+    delay: float | None = None
 
 
 DISABLED = McpServerState("disabled")
-WAITING = McpServerState("starting", pause=0.0)
+INITIAL = McpServerState("starting", delay=0.0)
 """Initial state, before the first attempt."""
 
 
-def pause_after(failures: int) -> float | None:
-    """Return the retry delay: doubles from `FIRST_PAUSE` to `LONGEST_PAUSE`; None after `TRIES` failures."""
-    if failures >= TRIES:
+def retry_delay(failures: int) -> float | None:
+    """Return the retry delay: doubles from `FIRST_DELAY` to `MAX_DELAY`; None after `MAX_ATTEMPTS` failures."""
+    if failures >= MAX_ATTEMPTS:
         return None
-    return min(FIRST_PAUSE * 2.0 ** max(0, failures - 1), LONGEST_PAUSE)
+    return min(FIRST_DELAY * 2.0 ** max(0, failures - 1), MAX_DELAY)
 
 
-def pause_between(last: float, *, is_quiet: bool) -> float:
+def refresh_delay(last: float, *, is_quiet: bool) -> float:
     """Return the delay before lists are read again. It doubles while the server keeps announcing changes."""
-    return FIRST_PAUSE if is_quiet else min(last * 2.0, LONGEST_PAUSE)
+    return FIRST_DELAY if is_quiet else min(last * 2.0, MAX_DELAY)
 
 
-def begun(standing: McpServerState) -> McpServerState:
+def attempt_started(status: McpServerState) -> McpServerState:
     """Start an attempt. The last failure reason is kept until an attempt succeeds."""
-    return McpServerState("starting", standing.reason, standing.failures)
+    return McpServerState("starting", status.reason, status.failures)
 
 
-def joined(standing: McpServerState) -> McpServerState:
-    """Enter the connected state. The failure count is kept until the connection has lasted `STEADY` seconds."""
-    return McpServerState("connected", failures=standing.failures)
+def connected(status: McpServerState) -> McpServerState:
+    """Enter the connected state. The failure count is kept until the connection has lasted `STABLE_AFTER` seconds."""
+    return McpServerState("connected", failures=status.failures)
 
 
-def failed(standing: McpServerState, reason: str, *, is_final: bool = False) -> McpServerState:
+def attempt_failed(status: McpServerState, reason: str, *, is_final: bool = False) -> McpServerState:
     """Record a failed attempt. `is_final` disables automatic retries."""
-    failures = standing.failures + 1
-    return McpServerState("error", reason, failures, None if is_final else pause_after(failures))
+    failures = status.failures + 1
+    return McpServerState("error", reason, failures, None if is_final else retry_delay(failures))
 
 
-def lost(standing: McpServerState, reason: str, lasted: float) -> McpServerState:
+def connection_lost(status: McpServerState, reason: str, lasted: float) -> McpServerState:
     """Record the end of a connection that lasted `lasted` seconds."""
-    before = 0 if lasted >= STEADY else standing.failures
-    return failed(McpServerState("connected", failures=before), reason)
+    before = 0 if lasted >= STABLE_AFTER else status.failures
+    return attempt_failed(McpServerState("connected", failures=before), reason)
 
 
-def barred(reason: str) -> McpServerState:
+def login_required(reason: str) -> McpServerState:
     """Enter the state that requires a login."""
     return McpServerState("needs auth", reason)

@@ -18,69 +18,69 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from holdfast import __version__
 from holdfast.config.credentials import Token
 from holdfast.domain.errors import HoldfastError
-from holdfast.extensions.mcp.http_transport import Seen, make_client
-from holdfast.extensions.mcp.mcp_types import LoginFailed, sentence
+from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client
+from holdfast.extensions.mcp.mcp_types import LoginFailed, error_message
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
 
-__all__ = ["PATH", "SECONDS", "Callback", "LoginRequest", "log_in", "waiting_room"]
+__all__ = ["LOGIN_TIMEOUT", "REDIRECT_PATH", "Callback", "LoginRequest", "log_in", "redirect_listener"]
 
 
-# OAuth redirect endpoint: a loopback HTTP listener that is open for the duration of a login.
+# The redirect endpoint: a loopback HTTP listener, open for the duration of a login.
 
-PATH = "/callback"
+REDIRECT_PATH = "/callback"
 _HOST = "127.0.0.1"
-_LONGEST = 16 * 1024
-_PATIENCE = 10.0
+_MAX_REQUEST = 16 * 1024
+_REQUEST_TIMEOUT = 10.0
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Holdfast</title>
 <style>body{{font:18px/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em;color:#223;
 background:#f7f6f2}}@media(prefers-color-scheme:dark){{body{{color:#dde;background:#16181d}}}}</style></head>
 <body><h1>{title}</h1><p>{text}</p></body></html>
 """
-_WELCOME = ("You are logged in", "You can close this page and go back to Holdfast.")
-_REFUSED = ("The login did not succeed", "Go back to Holdfast: it says why, and lets you try again.")
-_NOTHING = ("There is nothing here", "This page only waits for the end of a login.")
+_DONE_PAGE = ("You are logged in", "You can close this page and go back to Holdfast.")
+_REFUSED_PAGE = ("The login did not succeed", "Go back to Holdfast: it shows the reason, and you can try again.")
+_NOT_FOUND_PAGE = ("There is nothing here", "This page only waits for the end of a login.")
 
 
 class Callback:
     """The parameters of the first redirect."""
 
     def __init__(self, port: int) -> None:
-        self.uri = f"http://{_HOST}:{port}{PATH}"
-        self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self.uri = f"http://{_HOST}:{port}{REDIRECT_PATH}"
+        self._redirect: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     async def values(self) -> dict[str, str]:
         """Wait for the redirect and return its parameters. Raises `LoginFailed` if the login was refused."""
-        values = await asyncio.shield(self._came)
+        values = await asyncio.shield(self._redirect)
         if error := values.get("error"):
-            why = values.get("error_description") or error
-            raise LoginFailed(f"The login was refused: {' '.join(why.split())[:200]}")
+            reason = values.get("error_description") or error
+            raise LoginFailed(f"The login was refused: {' '.join(reason.split())[:200]}")
         return values
 
-    def take(self, target: str) -> tuple[int, tuple[str, str]]:
+    def handle(self, target: str) -> tuple[int, tuple[str, str]]:
         """Handle a request target and return the status and the page. Only the first redirect counts."""
         parts = urlsplit(target)
         values = {name: given[0] for name, given in parse_qs(parts.query).items()}
-        if parts.path != PATH or not ({"code", "error"} & values.keys()):
-            return 404, _NOTHING
-        if not self._came.done():
-            self._came.set_result(values)
-        return 200, _REFUSED if "error" in values else _WELCOME
+        if parts.path != REDIRECT_PATH or not ({"code", "error"} & values.keys()):
+            return 404, _NOT_FOUND_PAGE
+        if not self._redirect.done():
+            self._redirect.set_result(values)
+        return 200, _REFUSED_PAGE if "error" in values else _DONE_PAGE
 
 
 @asynccontextmanager
-async def waiting_room(port: int) -> AsyncIterator[Callback]:
+async def redirect_listener(port: int) -> AsyncIterator[Callback]:
     """Listen for the redirect during the block. Port 0 selects a free port. Raises `LoginFailed` if
     the port is in use.
     """
-    room: Callback
+    callback: Callback
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
                 method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
-                status, (title, text) = room.take(target) if method == "GET" else (405, _NOTHING)
+                status, (title, text) = callback.handle(target) if method == "GET" else (405, _NOT_FOUND_PAGE)
                 page = _PAGE.format(title=title, text=text).encode()
                 lines = (
                     f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
@@ -96,14 +96,14 @@ async def waiting_room(port: int) -> AsyncIterator[Callback]:
         writer.close()
 
     try:
-        server = await asyncio.start_server(serve, _HOST, port, limit=_LONGEST)
+        server = await asyncio.start_server(serve, _HOST, port, limit=_MAX_REQUEST)
     except OSError as error:
         raise LoginFailed(
             f"Port {port} of this machine is taken ({error.strerror}): set another oauth_callback_port."
         ) from None
-    room = Callback(server.sockets[0].getsockname()[1])
+    callback = Callback(server.sockets[0].getsockname()[1])
     try:
-        yield room
+        yield callback
     finally:
         server.close()
         # A browser that keeps its connection open must not delay the end of the login.
@@ -112,11 +112,11 @@ async def waiting_room(port: int) -> AsyncIterator[Callback]:
                 await server.wait_closed()
 
 
-# OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
+# The login.
 
-SECONDS = 300.0
+LOGIN_TIMEOUT = 300.0
 """Time limit for the authorization in the browser, in seconds."""
-_VERSION = "2025-11-25"
+_PROTOCOL_VERSION = "2025-11-25"
 
 
 class LoginRequest(msgspec.Struct, frozen=True):
@@ -133,18 +133,18 @@ class LoginRequest(msgspec.Struct, frozen=True):
         return f"LoginRequest({self.url!r}, …)"
 
 
-class _Held:
+class _MemoryStorage:
     """In-memory token storage for the OAuth library. The result is stored only once the login is complete."""
 
-    def __init__(self, wanted: LoginRequest, redirect: str) -> None:
+    def __init__(self, request: LoginRequest, redirect: str) -> None:
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None
-        if wanted.client_id:
-            method = "client_secret_post" if wanted.client_secret else "none"
+        if request.client_id:
+            method = "client_secret_post" if request.client_secret else "none"
             self.client = OAuthClientInformationFull.model_validate(
                 {
-                    "client_id": wanted.client_id,
-                    "client_secret": wanted.client_secret or None,
+                    "client_id": request.client_id,
+                    "client_secret": request.client_secret or None,
                     "redirect_uris": [redirect],
                     "token_endpoint_auth_method": method,
                 }
@@ -167,65 +167,65 @@ class _Held:
         self.client = client_info
 
 
-async def log_in(wanted: LoginRequest, tokens: OAuthTokens, show: Callable[[str], None]) -> None:
-    """Log in and store the token. `show` receives the authorization URL. Raises `LoginFailed`."""
+async def log_in(request: LoginRequest, tokens: OAuthTokens, on_url: Callable[[str], None]) -> None:
+    """Log in and store the token. `on_url` receives the authorization URL. Raises `LoginFailed`."""
     try:
-        async with asyncio.timeout(SECONDS), waiting_room(wanted.port) as room:
-            await tokens.keep(await _token(wanted, room, show))
+        async with asyncio.timeout(LOGIN_TIMEOUT), redirect_listener(request.port) as callback:
+            await tokens.store(await _obtain_token(request, callback, on_url))
     except TimeoutError:
-        raise LoginFailed(f"Nobody allowed it within {SECONDS / 60:.0f} minutes: try again.") from None
+        raise LoginFailed(f"The login was not confirmed within {LOGIN_TIMEOUT / 60:.0f} minutes: try again.") from None
     except HoldfastError:
         raise
     except Exception as error:
         # The library's error texts may contain data that the server sent, but never data that we sent.
-        raise LoginFailed(f"The login did not succeed: {sentence(error)}") from None
+        raise LoginFailed(f"The login did not succeed: {error_message(error)}") from None
 
 
-async def _token(wanted: LoginRequest, room: Callback, show: Callable[[str], None]) -> Token:
-    async def come_back() -> AuthorizationCodeResult:
-        values = await room.values()
+async def _obtain_token(request: LoginRequest, callback: Callback, on_url: Callable[[str], None]) -> Token:
+    async def wait_for_code() -> AuthorizationCodeResult:
+        values = await callback.values()
         return AuthorizationCodeResult(code=values.get("code", ""), state=values.get("state"), iss=values.get("iss"))
 
     async def open_browser(url: str) -> None:
-        show(url)
+        on_url(url)
 
-    held = _Held(wanted, room.uri)
+    storage = _MemoryStorage(request, callback.uri)
     metadata = OAuthClientMetadata.model_validate(
         {
             "client_name": "Holdfast",
-            "redirect_uris": [room.uri],
+            "redirect_uris": [callback.uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
         }
     )
-    provider = OAuthClientProvider(wanted.url, metadata, held, open_browser, come_back)
-    async with await make_client(wanted.url, wanted.headers, Seen(), provider) as client:
-        await _knock(client, wanted)
-    if held.tokens is None or held.client is None:
-        raise LoginFailed("The server did not ask for a login: there is nothing to log in to.")
-    return _kept(provider, held.tokens, held.client)
+    provider = OAuthClientProvider(request.url, metadata, storage, open_browser, wait_for_code)
+    async with await make_client(request.url, request.headers, ResponseMonitor(), provider) as client:
+        await _trigger_login(client, request)
+    if storage.tokens is None or storage.client is None:
+        raise LoginFailed("The server does not require a login.")
+    return _to_token(provider, storage.tokens, storage.client)
 
 
-async def _knock(client: httpx2.AsyncClient, wanted: LoginRequest) -> None:
+async def _trigger_login(client: httpx2.AsyncClient, request: LoginRequest) -> None:
     """Send an `initialize` request. The OAuth provider handles a 401 response to it; the response itself is ignored."""
-    greeting: dict[str, Any] = {
+    initialize: dict[str, Any] = {
         "jsonrpc": "2.0",
         "id": 0,
         "method": "initialize",
         "params": {
-            "protocolVersion": _VERSION,
+            "protocolVersion": _PROTOCOL_VERSION,
             "capabilities": {},
             "clientInfo": {"name": "holdfast", "version": __version__},
         },
     }
-    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": _VERSION}
-    method, body = ("GET", None) if wanted.is_sse else ("POST", greeting)
-    async with client.stream(method, wanted.url, json=body, headers=headers):
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": _PROTOCOL_VERSION}
+    method, body = ("GET", None) if request.is_sse else ("POST", initialize)
+    async with client.stream(method, request.url, json=body, headers=headers):
         pass
 
 
-def _kept(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Token:
+def _to_token(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Token:
     context = provider.context
     found = context.oauth_metadata
     url = (

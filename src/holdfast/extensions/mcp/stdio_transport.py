@@ -15,22 +15,22 @@ from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.surrogates import replace_json_surrogates
-from holdfast.extensions.mcp.detached_wait import RateLimit, seen
-from holdfast.extensions.mcp.mcp_types import LARGEST, ConnectionClosed, Plan, StartFailed
+from holdfast.extensions.mcp.detached_wait import RateLimit, retrieve_exception
+from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, ConnectionParams, StartFailed
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process.child_process import GuardedChild
 
-__all__ = ["How", "running"]
+__all__ = ["ExitReason", "run_program"]
 
-How: TypeAlias = Callable[[], "asyncio.Future[str]"]
+ExitReason: TypeAlias = Callable[[], "asyncio.Future[str]"]
 """Returns a future with a description of how the program ended."""
 
 _CHUNK = 65_536
-MOST_UNREAD = 32 * 1024 * 1024
+MAX_UNREAD = 32 * 1024 * 1024
 """Maximum bytes of unread input. A program that exceeds it is disconnected."""
-LEAVING = 0.5
+EXIT_GRACE = 0.5
 """Grace period in seconds after its input is closed, and again after the termination signal."""
-_BREATH = 0.02
+_CHUNK_PAUSE = 0.02
 
 
 class _Stream:
@@ -48,17 +48,17 @@ class _Stream:
         """Do nothing: the pipes are closed with the program."""
 
 
-class Lines(_Stream):
+class MessageReader(_Stream):
     """Messages from the program. The stream ends with its output."""
 
-    def __init__(self, child: GuardedChild, plan: Plan) -> None:
+    def __init__(self, child: GuardedChild, params: ConnectionParams) -> None:
         self._child = child
-        self._said = plan.said
+        self._write_log = params.write_log
         self._unread = bytearray()
-        self._seen = 0
-        self._pace = RateLimit()
+        self._searched = 0
+        self._rate_limit = RateLimit()
 
-    def __aiter__(self) -> "Lines":
+    def __aiter__(self) -> "MessageReader":
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
@@ -68,7 +68,7 @@ class Lines(_Stream):
                 raise StopAsyncIteration
             if (message := self._message(line)) is not None:
                 return message
-            await self._pace.step()
+            await self._rate_limit.step()
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message. Raises `anyio.EndOfStream`."""
@@ -80,17 +80,17 @@ class Lines(_Stream):
     async def _line(self) -> bytes | None:
         """Return the next line, or None at the end. Raises `ConnectionClosed` if the line is too long."""
         # Start after the bytes searched before; otherwise a long line would take quadratic time.
-        while (end := self._unread.find(b"\n", self._seen)) < 0:
-            self._seen = len(self._unread)
-            if self._seen > LARGEST:
-                raise ConnectionClosed(f"It sent a message of more than {LARGEST >> 20} MiB.")
+        while (end := self._unread.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._unread)
+            if self._searched > MAX_MESSAGE_BYTES:
+                raise ConnectionClosed(f"It sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB.")
             piece = await self._child.stdout.read(_CHUNK)
             if not piece:
                 return None
             self._unread += piece
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
-        self._seen = 0
+        self._searched = 0
         return line
 
     def _message(self, line: bytes) -> SessionMessage | None:
@@ -100,7 +100,7 @@ class Lines(_Stream):
         try:
             return SessionMessage(jsonrpc_message_adapter.validate_json(replace_json_surrogates(line), by_name=False))
         except ValueError:
-            self._said(b"[stdout] " + line[:1_000] + b"\n")
+            self._write_log(b"[stdout] " + line[:1_000] + b"\n")
             return None
 
 
@@ -113,43 +113,43 @@ class Outbox(_Stream):
 
     async def send(self, item: SessionMessage, /) -> None:
         """Queue a message. Raises `anyio.BrokenResourceError`."""
-        if self._stdin.is_closing() or self._stdin.transport.get_write_buffer_size() > MOST_UNREAD:
+        if self._stdin.is_closing() or self._stdin.transport.get_write_buffer_size() > MAX_UNREAD:
             raise anyio.BrokenResourceError
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
 
 @asynccontextmanager
-async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Outbox, How]]:
+async def run_program(params: ConnectionParams) -> AsyncIterator[tuple[MessageReader, Outbox, ExitReason]]:
     """Run the program. Yields its two streams and a function that returns how it ended. The program is stopped
     afterwards.
     """
     try:
-        child = await plan.spawn(plan.command, plan.directory, plan.environment, has_input=True)
+        child = await params.spawn(params.command, params.directory, params.environment, has_input=True)
     except (OSError, ValueError, HoldfastError) as error:
         raise StartFailed(str(error)) from error
     tasks = TaskOwner()
-    listening = tasks.start(_listen(child, plan.said), name="what a server of tools prints")
+    copying = tasks.start(_copy_stderr(child, params.write_log), name="MCP server stderr")
 
-    def ended() -> "asyncio.Future[str]":
-        return tasks.start(_how(child), name="how a server of tools ended", done=seen)
+    def exit_reason() -> "asyncio.Future[str]":
+        return tasks.start(_exit_reason(child), name="MCP server exit", done=retrieve_exception)
 
     try:
-        yield Lines(child, plan), Outbox(child), ended
+        yield MessageReader(child, params), Outbox(child), exit_reason
     finally:
         try:
-            await _leave(child)
+            await _shut_down(child)
         finally:
             child.kill()
             try:
                 # Read the last output of the program, but do not wait for other processes that hold its pipes.
-                await asyncio.wait({listening}, timeout=LEAVING)
+                await asyncio.wait({copying}, timeout=EXIT_GRACE)
             finally:
                 tasks.cancel_all()
                 child.close()
             await tasks.drain()
 
 
-async def _how(child: GuardedChild) -> str:
+async def _exit_reason(child: GuardedChild) -> str:
     """Describe how the program ended. Raises `StartFailed` if it never ran."""
     try:
         code = await child.wait()
@@ -158,21 +158,21 @@ async def _how(child: GuardedChild) -> str:
     return f"It ended with exit code {code}."
 
 
-async def _listen(child: GuardedChild, said: Callable[[bytes], None]) -> None:
+async def _copy_stderr(child: GuardedChild, write_log: Callable[[bytes], None]) -> None:
     """Copy stderr to the log, with a pause after each full chunk."""
     while piece := await child.stderr.read(_CHUNK):
-        said(piece)
+        write_log(piece)
         if len(piece) == _CHUNK:
-            await asyncio.sleep(_BREATH)
+            await asyncio.sleep(_CHUNK_PAUSE)
 
 
-async def _leave(child: GuardedChild) -> None:
+async def _shut_down(child: GuardedChild) -> None:
     """Shut down as the protocol specifies: close the input, then terminate, then kill."""
     assert child.stdin is not None
     child.stdin.close()
     with suppress(TimeoutError):
-        async with asyncio.timeout(LEAVING):
+        async with asyncio.timeout(EXIT_GRACE):
             with suppress(ToolError):
                 await child.wait()
             return
-    await child.stop(LEAVING)
+    await child.stop(EXIT_GRACE)

@@ -21,7 +21,7 @@ from holdfast.extensions.mcp.mcp_types import ListName
 
 __all__ = ["CachedTools", "ToolCache"]
 
-_LARGEST = 2 * 1024 * 1024
+_MAX_BYTES = 2 * 1024 * 1024
 
 
 class CachedTools(msgspec.Struct, frozen=True):
@@ -37,15 +37,15 @@ class ToolCache:
 
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / "mcp.json")
-        self._known = self._read()
+        self._entries = self._read()
         self._is_dirty = False
 
-    def of(self, name: str, settings: McpSettings) -> CachedTools | None:
+    def get(self, name: str, settings: McpSettings) -> CachedTools | None:
         """Return the cached lists of a server, unless its settings have changed."""
-        known = self._known.get(name)
-        return known if known is not None and known.mark == _mark(settings) else None
+        entry = self._entries.get(name)
+        return entry if entry is not None and entry.mark == _settings_hash(settings) else None
 
-    def keep(
+    def update(
         self,
         name: str,
         settings: McpSettings,
@@ -53,10 +53,10 @@ class ToolCache:
         instructions: str,
     ) -> bool:
         """Store the lists in memory. Returns whether they have changed and have to be written."""
-        new = CachedTools(_mark(settings), dict(lists), instructions)
-        if self._known.get(name) == new:
+        new = CachedTools(_settings_hash(settings), dict(lists), instructions)
+        if self._entries.get(name) == new:
             return False
-        self._known[name] = new
+        self._entries[name] = new
         self._is_dirty = True
         return True
 
@@ -64,9 +64,9 @@ class ToolCache:
         """Write the cache if it has changed, with the entries of these servers only."""
         if self._is_dirty:
             self._is_dirty = False
-            self._known = {name: known for name, known in self._known.items() if name in names}
-            data = msgspec.json.encode(self._known)
-            await asyncio.to_thread(self._store, data if len(data) <= _LARGEST else b"{}")
+            self._entries = {name: entry for name, entry in self._entries.items() if name in names}
+            data = msgspec.json.encode(self._entries)
+            await asyncio.to_thread(self._store, data if len(data) <= _MAX_BYTES else b"{}")
 
     def _store(self, data: bytes) -> None:
         with suppress(OSError, HoldfastError):
@@ -76,10 +76,10 @@ class ToolCache:
     def _read(self) -> dict[str, CachedTools]:
         try:
             with open(self._path, "rb") as file:
-                return msgspec.json.decode(file.read(_LARGEST), type=dict[str, CachedTools])
+                return msgspec.json.decode(file.read(_MAX_BYTES), type=dict[str, CachedTools])
         except (OSError, msgspec.DecodeError, RecursionError):
             return {}
 
 
-def _mark(settings: McpSettings) -> str:
+def _settings_hash(settings: McpSettings) -> str:
     return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:32]

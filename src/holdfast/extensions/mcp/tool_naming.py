@@ -7,11 +7,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["is_wanted", "marked", "prompt_command", "tool_name", "tool_names"]
+__all__ = ["is_enabled", "prompt_command", "tool_name", "tool_names", "with_hash_suffix"]
 
-_LONGEST = 64
-_MARK = 6
-_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 64
+_HASH_LENGTH = 6
+_INVALID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -19,8 +19,8 @@ def tool_name(server: str, tool: str) -> str:
     suffix.
     """
     plain = f"mcp_{server}_{tool}"
-    name = _OTHER.sub("_", plain)
-    return name if len(name) <= _LONGEST else marked(name, plain)
+    name = _INVALID.sub("_", plain)
+    return name if len(name) <= _MAX_NAME else with_hash_suffix(name, plain)
 
 
 def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
@@ -30,20 +30,20 @@ def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     for tool in tools:
         name = tool_name(server, tool)
         if name in taken:
-            name = marked(name, f"mcp_{server}_{tool}")
+            name = with_hash_suffix(name, f"mcp_{server}_{tool}")
         if tool not in names and name not in taken:
             names[tool] = name
             taken.add(name)
     return names
 
 
-def marked(name: str, plain: str) -> str:
+def with_hash_suffix(name: str, plain: str) -> str:
     """Return `name` with a hash suffix of `plain`, to resolve a collision or to shorten it."""
-    mark = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
-    return f"{name[: _LONGEST - _MARK - 1]}_{mark}"
+    suffix = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{name[: _MAX_NAME - _HASH_LENGTH - 1]}_{suffix}"
 
 
-def is_wanted(tool: str, enabled: Sequence[str], disabled: Sequence[str]) -> bool:
+def is_enabled(tool: str, enabled: Sequence[str], disabled: Sequence[str]) -> bool:
     """Apply the `enabled_tools` and `disabled_tools` settings of a server. `disabled` takes precedence."""
     return (not enabled or tool in enabled) and tool not in disabled
 

@@ -16,14 +16,14 @@ from holdfast.domain.extensions import McpContents
 from holdfast.domain.tools import ToolOutcome
 from holdfast.workspace.process.output import shorten
 
-__all__ = ["contents_of", "outcome_of", "prompt_text", "resource_text"]
+__all__ = ["prompt_text", "resource_contents", "resource_outcome", "tool_outcome"]
 
-MOST_TEXT = 60_000
+MAX_TEXT = 60_000
 """Maximum characters of a result for a model."""
-MOST_MEDIA = 4 * 1024 * 1024
+MAX_MEDIA_BYTES = 4 * 1024 * 1024
 """Maximum bytes of an image or audio item, before encoding."""
 
-_NOTHING = "The tool answered nothing."
+_EMPTY_RESULT = "The tool answered nothing."
 
 
 class _Medium(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class _Medium(msgspec.Struct, frozen=True):
     mime_type: str
 
 
-class _Gathered:
+class _ContentCollector:
     """Collects the content blocks of a result."""
 
     def __init__(self, *, takes_media: bool) -> None:
@@ -65,36 +65,36 @@ class _Gathered:
 
     def _media(self, kind: str, data: object, mime_type: str) -> None:
         size = _size(data)
-        what = f"{kind}, {mime_type or 'unknown type'}, {size:,} bytes"
+        label = f"{kind}, {mime_type or 'unknown type'}, {size:,} bytes"
         if not size:
             self.texts.append(f"[{kind} that cannot be read]")
         elif not self._takes_media:
-            self.texts.append(f"[{what}: this model cannot take it]")
-        elif size > MOST_MEDIA:
-            self.texts.append(f"[{what}: too large, at most {MOST_MEDIA:,} are passed on]")
+            self.texts.append(f"[{label}: this model cannot take it]")
+        elif size > MAX_MEDIA_BYTES:
+            self.texts.append(f"[{label}: too large, at most {MAX_MEDIA_BYTES:,} are passed on]")
         elif self.medium is not None:
-            self.texts.append(f"[{what}: only the first is passed on]")
+            self.texts.append(f"[{label}: only the first is passed on]")
         else:
             assert isinstance(data, str)
             self.medium = _Medium("".join(data.split()), mime_type)
-            self.texts.append(f"[{what}]")
+            self.texts.append(f"[{label}]")
 
 
-def outcome_of(result: Mapping[str, Any], *, takes_media: bool) -> ToolOutcome:
+def tool_outcome(result: Mapping[str, Any], *, takes_media: bool) -> ToolOutcome:
     """Convert the result of a tool call. Structured content is appended to the text unless the text repeats it already,
     and is stored as metadata for clients.
     """
-    gathered = _Gathered(takes_media=takes_media)
+    collector = _ContentCollector(takes_media=takes_media)
     for block in _list(result.get("content")):
         if isinstance(block, Mapping):
-            gathered.add(block)
+            collector.add(block)
     structured = result.get("structuredContent")
-    if structured is not None and not _is_told(structured, gathered.texts):
-        gathered.texts.append(json.dumps(structured, ensure_ascii=False, indent=1))
-    text = "\n\n".join(text for text in gathered.texts if text).strip()
-    medium = gathered.medium or _Medium("", "")
+    if structured is not None and not _is_repeated(structured, collector.texts):
+        collector.texts.append(json.dumps(structured, ensure_ascii=False, indent=1))
+    text = "\n\n".join(text for text in collector.texts if text).strip()
+    medium = collector.medium or _Medium("", "")
     return ToolOutcome(
-        shorten(text, MOST_TEXT) or _NOTHING,
+        shorten(text, MAX_TEXT) or _EMPTY_RESULT,
         _metadata(structured),
         is_error=result.get("isError") is True,
         data=medium.data,
@@ -106,10 +106,10 @@ def _metadata(structured: object) -> str:
     if structured is None:
         return ""
     text = json.dumps({"structured_content": structured}, ensure_ascii=False)
-    return text if len(text) <= MOST_TEXT else ""
+    return text if len(text) <= MAX_TEXT else ""
 
 
-def _is_told(structured: object, texts: Sequence[str]) -> bool:
+def _is_repeated(structured: object, texts: Sequence[str]) -> bool:
     """Return whether the texts repeat the structured content: as JSON, which servers send for older clients, or as the
     plain values.
     """
@@ -124,7 +124,7 @@ def _is_told(structured: object, texts: Sequence[str]) -> bool:
     return False
 
 
-def contents_of(result: Mapping[str, Any]) -> tuple[McpContents, ...]:
+def resource_contents(result: Mapping[str, Any]) -> tuple[McpContents, ...]:
     """Return the contents of a `resources/read` result."""
     return tuple(
         McpContents(
@@ -135,7 +135,7 @@ def contents_of(result: Mapping[str, Any]) -> tuple[McpContents, ...]:
     )
 
 
-def resource_text(contents: Sequence[McpContents], *, takes_media: bool) -> ToolOutcome:
+def resource_outcome(contents: Sequence[McpContents], *, takes_media: bool) -> ToolOutcome:
     """Convert resource contents to a tool result."""
     blocks: list[dict[str, Any]] = []
     for item in contents:
@@ -144,28 +144,28 @@ def resource_text(contents: Sequence[McpContents], *, takes_media: bool) -> Tool
         blocks.append(
             {"type": "resource", "resource": inside | ({"text": item.text} if is_text else {"blob": item.blob})}
         )
-    outcome = outcome_of({"content": blocks}, takes_media=takes_media)
+    outcome = tool_outcome({"content": blocks}, takes_media=takes_media)
     return msgspec.structs.replace(outcome, content="The resource is empty.") if not contents else outcome
 
 
 def prompt_text(result: Mapping[str, Any]) -> str:
     """Return a prompt as one text. Messages with the role `assistant` are marked."""
-    said: list[str] = []
+    texts: list[str] = []
     for message in _list(result.get("messages")):
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), Mapping):
             continue
-        gathered = _Gathered(takes_media=False)
-        gathered.add(message["content"])
-        text = "\n\n".join(gathered.texts)
-        said.append(f"[assistant] {text}" if message.get("role") == "assistant" else text)
-    return "\n\n".join(said)
+        collector = _ContentCollector(takes_media=False)
+        collector.add(message["content"])
+        text = "\n\n".join(collector.texts)
+        texts.append(f"[assistant] {text}" if message.get("role") == "assistant" else text)
+    return "\n\n".join(texts)
 
 
 def _link(block: Mapping[str, Any]) -> str:
     name = _text(block.get("title")) or _text(block.get("name"))
-    about = f": {_text(block.get('description'))}" if block.get("description") else ""
+    description = f": {_text(block.get('description'))}" if block.get("description") else ""
     mime = f" ({_text(block.get('mimeType'))})" if block.get("mimeType") else ""
-    return f"[resource {_text(block.get('uri'))}{mime} {name}{about}]"
+    return f"[resource {_text(block.get('uri'))}{mime} {name}{description}]"
 
 
 def _size(data: object) -> int:

@@ -1,4 +1,8 @@
-"""The skills of one workspace: discovery, the list for models, and access to skill files."""
+"""The skills of one workspace: discovery, the list for models, and access to skill files.
+
+A skill is a directory with a `SKILL.md` (agentskills.io): front matter with a name and a description, and instructions
+as the body. Models see the names and descriptions, and read the file of a skill when a task requires it.
+"""
 
 import asyncio
 import os
@@ -16,24 +20,36 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.events import Change, SkillsEvent
 from holdfast.domain.extensions import SkillState, SkillStates
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.markdown_dir import CachedScan, Looking, MarkdownDirectory, MarkdownFile, contents_within
-from holdfast.extensions.markdown_document import Document, document_of, first_error, parse, problem_in, text_in
-from holdfast.extensions.search_paths import Owner, skill_folders
+from holdfast.extensions.markdown_dir import (
+    CachedScan,
+    MarkdownDirectory,
+    MarkdownFile,
+    ScannedExtension,
+    read_file_within,
+)
+from holdfast.extensions.markdown_document import Document, file_problem, first_error, parse, parse_file, text_field
+from holdfast.extensions.search_paths import Owner, skill_directories
 from holdfast.workspace.files.file_paths import is_within
 
-__all__ = ["FoundSkills", "Skill", "Skills", "UnknownSkill", "body_of", "listing", "look_for_skills", "read_skill"]
-
-
-# Parses a `SKILL.md` and validates it against the specification (agentskills.io). Pure.
+__all__ = [
+    "FoundSkills",
+    "Skill",
+    "Skills",
+    "UnknownSkill",
+    "find_skills",
+    "format_skill_list",
+    "parse_skill",
+    "strip_front_matter",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
-_LONGEST_NAME = 64
-_LONGEST_DESCRIPTION = 1_024
-_LONGEST_COMPATIBILITY = 500
-_LONGEST_LIST = 16_000
+_MAX_NAME = 64
+_MAX_DESCRIPTION = 1_024
+_MAX_COMPATIBILITY = 500
+_MAX_LIST = 16_000
 """Maximum characters of the skill list in the system prompt."""
 
-_HEAD = """# Skills
+_LIST_HEADING = """# Skills
 
 These are instructions for particular kinds of work. When a task fits the description of one, read its file with view \
 before you begin, and follow it; paths in it count from its directory."""
@@ -63,21 +79,21 @@ class Skill(msgspec.Struct, frozen=True):
         return first_error(self.problems)
 
 
-def read_skill(file: MarkdownFile) -> Skill:
+def parse_skill(file: MarkdownFile) -> Skill:
     """Parse a skill file. Problems are stored in the result."""
-    document = document_of(file)
+    document = parse_file(file)
     if not isinstance(document, Problem) and not document.fields:
         text = "expected front matter with a name and a description, between two lines of dashes."
-        document = problem_in(file, 1, text)
+        document = file_problem(file, 1, text)
     if isinstance(document, Problem):
         return Skill(file.name, file.path, file.folder.owner, problems=(document,))
     problems = [*_name_problems(file, document), *_text_problems(file, document)]
     fields = document.fields
     return Skill(
-        text_in(document, "name") or file.name,
+        text_field(document, "name") or file.name,
         file.path,
         file.folder.owner,
-        text_in(document, "description"),
+        text_field(document, "description"),
         fields.get("user-invocable", fields.get("user_invocable")) is not False,
         fields.get("disable-model-invocation", fields.get("disable_model_invocation")) is not True,
         tuple(problems),
@@ -85,35 +101,36 @@ def read_skill(file: MarkdownFile) -> Skill:
     )
 
 
-def body_of(text: str) -> str:
+def strip_front_matter(text: str) -> str:
     """Return the instructions, without the front matter."""
     return parse(text).body.strip()
 
 
-def listing(skills: tuple[Skill, ...]) -> str:
+def format_skill_list(skills: tuple[Skill, ...]) -> str:
     """Return the skill list for the system prompt, or an empty string without model-invocable skills."""
     pieces: list[str] = []
-    room = _LONGEST_LIST
-    left = 0
+    remaining = _MAX_LIST
+    omitted = 0
     for skill in skills:
         if skill.error or not skill.model_invocable:
             continue
         piece = (
-            f"<skill>\n  <name>{_safe(skill.name)}</name>\n  <description>{_safe(skill.description)}</description>\n"
-            f"  <location>{_safe(skill.path)}</location>\n</skill>"
+            f"<skill>\n  <name>{_escape(skill.name)}</name>\n"
+            f"  <description>{_escape(skill.description)}</description>\n"
+            f"  <location>{_escape(skill.path)}</location>\n</skill>"
         )
-        if len(piece) > room:
-            left += 1
+        if len(piece) > remaining:
+            omitted += 1
             continue
-        room -= len(piece)
+        remaining -= len(piece)
         pieces.append(piece)
     if not pieces:
         return ""
-    more = [f"({left} more are not listed here.)"] if left else []
-    return "\n".join([_HEAD, "", "<available_skills>", *pieces, "</available_skills>", *more])
+    more = [f"({omitted} more are not listed here.)"] if omitted else []
+    return "\n".join([_LIST_HEADING, "", "<available_skills>", *pieces, "</available_skills>", *more])
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -124,8 +141,8 @@ def _name_problems(file: MarkdownFile, document: Document) -> list[Problem]:
         return [Problem("error", file.path, line, "name", "is missing: every skill needs one.")]
     name = name.strip()
     found: list[Problem] = []
-    if len(name) > _LONGEST_NAME:
-        text = f"expected at most {_LONGEST_NAME} characters, found {len(name)}."
+    if len(name) > _MAX_NAME:
+        text = f"expected at most {_MAX_NAME} characters, found {len(name)}."
         found.append(Problem("error", file.path, line, "name", text))
     elif not _NAME.fullmatch(name):
         text = "expected letters and digits, with single hyphens between."
@@ -141,16 +158,16 @@ def _name_problems(file: MarkdownFile, document: Document) -> list[Problem]:
 
 def _text_problems(file: MarkdownFile, document: Document) -> list[Problem]:
     found: list[Problem] = []
-    description = text_in(document, "description")
+    description = text_field(document, "description")
     line = document.lines.get("description", 1)
     if not description:
-        text = "is missing: it says when to use the skill."
+        text = "is missing: it describes when to use the skill."
         found.append(Problem("error", file.path, line, "description", text))
-    elif len(description) > _LONGEST_DESCRIPTION:
-        text = f"expected at most {_LONGEST_DESCRIPTION} characters, found {len(description)}."
+    elif len(description) > _MAX_DESCRIPTION:
+        text = f"expected at most {_MAX_DESCRIPTION} characters, found {len(description)}."
         found.append(Problem("error", file.path, line, "description", text))
-    if (length := len(text_in(document, "compatibility"))) > _LONGEST_COMPATIBILITY:
-        text = f"expected at most {_LONGEST_COMPATIBILITY} characters, found {length}."
+    if (length := len(text_field(document, "compatibility"))) > _MAX_COMPATIBILITY:
+        text = f"expected at most {_MAX_COMPATIBILITY} characters, found {length}."
         found.append(Problem("error", file.path, document.lines["compatibility"], "compatibility", text))
     if not isinstance(document.fields.get("metadata", {}), dict):
         text = "expected keys and values, each on a line below."
@@ -160,13 +177,11 @@ def _text_problems(file: MarkdownFile, document: Document) -> list[Problem]:
     return found
 
 
-# The skills of one workspace: discovery, the list for models, and access to skill files.
-
-_FIRST = 0.1
+_FIRST_SCAN_TIMEOUT = 0.1
 
 
 class UnknownSkill(BadRequest):
-    """There is no such skill: look at the list for one."""
+    """There is no such skill: see the list of skills."""
 
 
 class FoundSkills(msgspec.Struct, frozen=True):
@@ -179,12 +194,12 @@ class FoundSkills(msgspec.Struct, frozen=True):
     hidden: tuple[Skill, ...] = ()
     """Skills with the same name as one of higher precedence."""
     disabled: tuple[Skill, ...] = ()
-    places: dict[str, Skill] = {}
+    by_real_path: dict[str, Skill] = {}
     """Usable skills by the real paths of their files."""
 
     def notes(self) -> tuple[str, ...]:
         """Return the skill list for the system prompt."""
-        text = listing(self.usable)
+        text = format_skill_list(self.usable)
         return (text,) if text else ()
 
     @property
@@ -193,13 +208,13 @@ class FoundSkills(msgspec.Struct, frozen=True):
         return tuple(problem for skill in (*self.usable, *self.broken) for problem in skill.problems)
 
 
-def look_for_skills(
-    configuration: Configuration, environment: Mapping[str, str], shelf: MarkdownDirectory[Skill] | None = None
+def find_skills(
+    configuration: Configuration, environment: Mapping[str, str], directory: MarkdownDirectory[Skill] | None = None
 ) -> FoundSkills:
-    """Scan for skills. Blocks. A `shelf` from an earlier scan reads only changed files again."""
+    """Scan for skills. Blocks. A `directory` from an earlier scan reads only changed files again."""
     options = configuration.settings.options
-    shelf = shelf or MarkdownDirectory("skills", read_skill)
-    found = shelf.look(skill_folders(configuration.locations, environment, options.skills_paths))
+    directory = directory or MarkdownDirectory("skills", parse_skill)
+    found = directory.scan(skill_directories(configuration.locations, environment, options.skills_paths))
     chosen: dict[str, Skill] = {}
     hidden: list[Skill] = []
     for skill in found:
@@ -207,18 +222,18 @@ def look_for_skills(
             if (below := chosen.pop(skill.name, None)) is not None:
                 hidden.append(below)
             chosen[skill.name] = skill
-    unwanted = frozenset(options.disabled_skills)
-    usable = tuple(chosen[name] for name in sorted(chosen) if name not in unwanted)
+    disabled = frozenset(options.disabled_skills)
+    usable = tuple(chosen[name] for name in sorted(chosen) if name not in disabled)
     return FoundSkills(
         usable,
         tuple(skill for skill in found if skill.error),
         tuple(hidden),
-        tuple(item for item in chosen.values() if item.name in unwanted),
-        _places(usable),
+        tuple(item for item in chosen.values() if item.name in disabled),
+        _index_by_real_path(usable),
     )
 
 
-def _places(skills: Sequence[Skill]) -> dict[str, Skill]:
+def _index_by_real_path(skills: Sequence[Skill]) -> dict[str, Skill]:
     """Index skills by the real paths of their files. A skill is omitted if a link leads out of `within`, because its
     directory can be read without permission.
     """
@@ -230,58 +245,58 @@ def _places(skills: Sequence[Skill]) -> dict[str, Skill]:
     }
 
 
-class Skills(Looking[FoundSkills]):
+class Skills(ScannedExtension[FoundSkills]):
     """Scans when the workspace opens, before each run, and when the list is requested."""
 
-    def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
-        self._ground = ground
-        self._told: tuple[SkillState, ...] = ()
-        shelf = MarkdownDirectory("skills", read_skill)
-        configuration = ground.configuration
-        look = partial(look_for_skills, configuration, environment, shelf)
-        super().__init__(CachedScan(look, FoundSkills(), self._tell))
+    def __init__(self, context: ExtensionContext, environment: Mapping[str, str]) -> None:
+        self._context = context
+        self._published: tuple[SkillState, ...] = ()
+        directory = MarkdownDirectory("skills", parse_skill)
+        configuration = context.configuration
+        scan = partial(find_skills, configuration, environment, directory)
+        super().__init__(CachedScan(scan, FoundSkills(), self._publish_states))
 
-    async def first(self) -> None:
+    async def wait_first_scan(self) -> None:
         """Wait briefly for the first scan."""
-        if not self._watch.has_looked:
-            await self._watch.fresh(_FIRST)
+        if not self._scan.has_scanned:
+            await self._scan.rescan(_FIRST_SCAN_TIMEOUT)
 
     def notes(self) -> Sequence[str]:
         """Return the skill list for the system prompt."""
         return self.current.notes()
 
-    def readable(self) -> Sequence[str]:
+    def readable_directories(self) -> Sequence[str]:
         """Return the directories that models may read without permission, as real paths."""
-        return tuple(os.path.dirname(path) for path in self.current.places)
+        return tuple(os.path.dirname(path) for path in self.current.by_real_path)
 
-    def at(self, path: str) -> Skill | None:
+    def by_path(self, path: str) -> Skill | None:
         """Return the skill with this real path."""
-        return self.current.places.get(path)
+        return self.current.by_real_path.get(path)
 
     def states(self) -> tuple[SkillState, ...]:
         """Return the states of the user's and the project's skills for clients, including unusable ones."""
         good = (SkillState(skill.name, skill.path, 0) for skill in self.current.usable if skill.owner != "builtin")
         return (*good, *(SkillState(skill.name, skill.path, 1, skill.error) for skill in self.current.broken))
 
-    async def text(self, path: str) -> tuple[Skill, bytes]:
+    async def read(self, path: str) -> tuple[Skill, bytes]:
         """Return a skill, by its path or name, and its file contents. Raises `UnknownSkill`."""
-        found = await self.fresh()
+        found = await self.rescan()
         skill = next((item for item in found.usable if path in (item.path, item.name)), None)
         if skill is None:
             raise UnknownSkill
         try:
-            data = await asyncio.to_thread(contents_within, skill.path, skill.within)
+            data = await asyncio.to_thread(read_file_within, skill.path, skill.within)
         except (FileUnreadable, FileNotFoundError) as error:
             raise UnknownSkill from error
         return skill, data
 
     async def instructions(self, skill: Skill) -> str:
         """Return the instructions of a skill. Raises `UnknownSkill`."""
-        _, data = await self.text(skill.path)
-        return body_of(data.decode("utf-8", "replace"))
+        _, data = await self.read(skill.path)
+        return strip_front_matter(data.decode("utf-8", "replace"))
 
-    def _tell(self) -> None:
+    def _publish_states(self) -> None:
         states = self.states()
-        if states != self._told:
-            self._told = states
-            self._ground.publish(SkillsEvent(Change("updated", SkillStates(states))))
+        if states != self._published:
+            self._published = states
+            self._context.publish(SkillsEvent(Change("updated", SkillStates(states))))

@@ -15,7 +15,7 @@ from holdfast.providers.model_access import ModelAccess
 __all__ = ["build", "marked", "refine"]
 
 
-# Prompt cache marks for Anthropic: tools, system prompt, the last two messages. Pure.
+# Prompt cache marks: tools, system prompt, the last two messages.
 
 _MARK = {"type": "ephemeral"}
 
@@ -53,9 +53,6 @@ def _last_marked(blocks: list[Any]) -> list[Any]:
             out[place] = block | {"cache_control": _MARK}
             break
     return out
-
-
-# Claude, from Anthropic or from a server with the same wire.
 
 
 class _Client(AsyncAnthropic):

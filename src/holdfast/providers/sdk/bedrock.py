@@ -22,7 +22,7 @@ from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 
-_MOST_PAGE = 4_000
+_MAX_PAGE = 4_000
 
 
 class _Socket:
@@ -41,13 +41,13 @@ class _Socket:
             return
 
 
-def _hold(connection: Any) -> None:  # noqa: ANN401
-    watch = CURRENT_WATCHDOG.get()
-    if watch is not None and connection.sock is not None:
-        watch.register(_Socket(connection))
+def _register_socket(connection: Any) -> None:  # noqa: ANN401
+    watchdog = CURRENT_WATCHDOG.get()
+    if watchdog is not None and connection.sock is not None:
+        watchdog.register(_Socket(connection))
 
 
-class _Held:
+class _SupervisedConnection:
     """Mix-in that registers the connection with the current watch."""
 
     def connect(self) -> None:
@@ -56,18 +56,18 @@ class _Held:
         except NewConnectionError as error:
             cause = error.__cause__
             raise (connect_error(cause) if isinstance(cause, OSError) else ConnectError(str(error))) from error
-        _hold(self)
+        _register_socket(self)
 
     def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        _hold(self)
+        _register_socket(self)
         return super().request(*args, **kwargs)  # type: ignore[misc]
 
 
-class _Plain(_Held, AWSHTTPConnection):  # type: ignore[misc]
+class _Plain(_SupervisedConnection, AWSHTTPConnection):  # type: ignore[misc]
     pass
 
 
-class _Secure(_Held, AWSHTTPSConnection):  # type: ignore[misc]
+class _Secure(_SupervisedConnection, AWSHTTPSConnection):  # type: ignore[misc]
     pass
 
 
@@ -99,7 +99,7 @@ def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> B
     if port.isdigit() and not 0 < int(port) < 65_536:
         raise ValueError(f"there is no port {port}")
     extras = access.extras
-    known: dict[str, Any] = {
+    credentials: dict[str, Any] = {
         "aws_access_key_id": extras.get("access_key_id"),
         "aws_secret_access_key": extras.get("secret_access_key"),
         "aws_session_token": extras.get("session_token"),
@@ -110,35 +110,35 @@ def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> B
         "retries": {"total_max_attempts": 1, "mode": "standard"},
     }
     if access.api_key:
-        known = {"botocore_session": _Bearer(access.api_key)}
+        credentials = {"botocore_session": _Bearer(access.api_key)}
         config["signature_version"] = "bearer"
-    session = Session(profile_name=extras.get("profile"), region_name=extras.get("region") or None, **known)
+    session = Session(profile_name=extras.get("profile"), region_name=extras.get("region") or None, **credentials)
     sdk = session.client("bedrock-runtime", config=Config(**config), endpoint_url=access.base_url or None)
     _watch_sockets(sdk)
-    sdk.meta.events.register("before-parse.bedrock-runtime", _look_first)
+    sdk.meta.events.register("before-parse.bedrock-runtime", _check_content_type)
     return BedrockConverseModel(info.model, provider=BedrockProvider(bedrock_client=sdk))
 
 
-def _look_first(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN401
+def _check_content_type(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN401
     """Inspect responses before the SDK does: it discards bodies that are not in the format of AWS."""
     body = response_dict["body"]
     if response_dict["status_code"] >= 300:
         response_dict["body"] = _with_message(body)
         return
     kind = response_dict["headers"].get("content-type", "")
-    watch = CURRENT_WATCHDOG.get()
-    if watch is not None and kind.startswith(("text/html", "application/json")):
-        watch.page = response_dict["status_code"], body.read(_MOST_PAGE)
+    watchdog = CURRENT_WATCHDOG.get()
+    if watchdog is not None and kind.startswith(("text/html", "application/json")):
+        watchdog.page = response_dict["status_code"], body.read(_MAX_PAGE)
         raise ValueError("it answered with something else than a stream")
 
 
 def _with_message(body: bytes) -> bytes:
     """Move the text of an error response to the key that the SDK reads."""
     try:
-        said = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return body
-    if not said or (isinstance(said, dict) and ("message" in said or "Message" in said)):
+    if not decoded or (isinstance(decoded, dict) and ("message" in decoded or "Message" in decoded)):
         return body
     return msgspec.json.encode({"message": body.decode("utf-8", "replace")})
 

@@ -203,7 +203,7 @@ def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
                     yield _unpacked(block)
 
 
-# Convert the events of pydantic-ai to stream parts.
+# Responses: events of pydantic-ai, converted to stream parts.
 
 _REASONS: dict[str, StepFinish] = {
     "stop": "stop",

@@ -144,7 +144,7 @@ async def _asked(model: Model) -> Finding:
 async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report the state of the sandbox."""
     try:
-        state = await handle.services.confine()
+        state = await handle.services.update_sandbox()
     except ToolError as error:
         return (Finding("sandbox", "error", str(error)),)
     if state.mode != "off":
@@ -238,7 +238,7 @@ _TRUST = "Look at it, then: holdfast trust."
 
 async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the skills."""
-    found = await handle.services.extensions.skills.fresh()
+    found = await handle.services.extensions.skills.rescan()
     below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
     return (*_summed("skills", len(found.usable), found.problems), *below, *off)
@@ -264,12 +264,12 @@ def _not_run(count: int) -> str:
 async def commands(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the commands, and the models that they name."""
     known = handle.services.extensions.commands
-    found = await known.fresh()
+    found = await known.rescan()
     withheld = (
         _untrusted("commands", f"{key} has no effect", command.path, line)
         for command in found.usable
-        if known.withheld(command)
-        for key, line in command.needs
+        if known.withheld_keys(command)
+        for key, line in command.trust_keys
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
     below = (_below("commands", command.name, command.path) for command in found.hidden)
@@ -279,11 +279,11 @@ async def commands(handle: WorkspaceHandle) -> Sequence[Finding]:
 async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the agents, and the models and tools that they name."""
     known = handle.services.extensions.agents
-    found = await known.fresh()
+    found = await known.rescan()
     withheld = (
-        _untrusted("agents", f"{agent.name} only looks, with the usual model", agent.path, agent.needs[0][1])
+        _untrusted("agents", f"{agent.name} only looks, with the usual model", agent.path, agent.trust_keys[0][1])
         for agent in found.usable
-        if known.withheld(agent)
+        if known.withheld_keys(agent)
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
     tools = await handle.workspace.tools.current()
@@ -295,10 +295,10 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
     """Return the problem with a model that a file names; the default model is used in its place."""
-    if name in ("", "large", "small") or handle.services.choice is None:
+    if name in ("", "large", "small") or handle.services.selected_models is None:
         return None
     try:
-        await handle.services.choice.check(Selection(name))
+        await handle.services.selected_models.check(Selection(name))
     except ProviderError as error:
         return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
     return None

@@ -12,13 +12,13 @@ __all__ = ["expand_command", "list_agents", "list_commands", "list_skills", "rea
 async def list_commands(request: Request) -> tuple[CommandNote, ...]:
     """Return the available commands."""
     extensions = request.services.extensions
-    await extensions.skills.fresh()
-    return await extensions.commands.listed()
+    await extensions.skills.rescan()
+    return await extensions.commands.list_all()
 
 
 async def expand_command(request: Request) -> CommandText:
     """Return the prompt that a command expands to."""
-    brief = await request.services.extensions.commands.brief(request.body.prompt, request.body.arguments)
+    brief = await request.services.extensions.commands.expand(request.body.prompt, request.body.arguments)
     if brief is None:
         raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
     return CommandText(brief.text, brief.command, brief.model, brief.allow)
@@ -27,7 +27,7 @@ async def expand_command(request: Request) -> CommandText:
 async def list_agents(request: Request) -> tuple[AgentNote, ...]:
     """Return the available agents."""
     agents = request.services.extensions.agents
-    await agents.fresh()
+    await agents.rescan()
     return agents.notes()
 
 
@@ -36,13 +36,13 @@ async def list_agents(request: Request) -> tuple[AgentNote, ...]:
 
 async def list_skills(request: Request) -> list[SkillInfo]:
     """Return the usable skills."""
-    found = await request.services.extensions.skills.fresh()
+    found = await request.services.extensions.skills.rescan()
     return [_info(skill) for skill in found.usable]
 
 
 async def read_skill(request: Request) -> SkillText:
     """Return the contents of a skill."""
-    skill, data = await request.services.extensions.skills.text(request.body.skill_id)
+    skill, data = await request.services.extensions.skills.read(request.body.skill_id)
     source = _source(skill)
     return SkillText(data, SkillFacts(skill.name, skill.description, source, source == "system"))
 

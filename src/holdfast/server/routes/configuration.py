@@ -128,8 +128,8 @@ async def _providers(handle: WorkspaceHandle, infos: Iterable[ModelInfo], writte
     known: dict[str, dict[str, Any]] = {}
     for info in dict.fromkeys(infos):
         known.setdefault(info.provider, _provider(info))["models"].append(msgspec.to_builtins(facts_of(info)))
-    if handle.services.choice is not None:
-        known |= {view.id: _in_config(view) for view in await handle.services.choice.usable_view()}
+    if handle.services.selected_models is not None:
+        known |= {view.id: _in_config(view) for view in await handle.services.selected_models.usable_view()}
     return {id: {**written.get(id, {}), **view} for id, view in known.items()}
 
 
@@ -174,7 +174,7 @@ def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
     """
     from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415 - only where rules are set
 
-    known = handle.config.read_scope(1).get("permissions", {}).get("allow", [])
+    known = handle.services.config_store.read_scope(1).get("permissions", {}).get("allow", [])
     if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:
         raise BadRequest(
             f"The rule {new[0][:80]!r} names a relative program without its directory, and would not be used here: "
@@ -184,8 +184,8 @@ def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
 
 async def config_remove(request: Request) -> None:
     """Remove a key from a settings file."""
-    request.handle.config.remove(request.body.scope, request.body.key)
-    request.handle.notify_settings_changed()
+    request.services.config_store.remove(request.body.scope, request.body.key)
+    request.services.notify_settings_changed()
 
 
 async def config_model(request: Request) -> None:
@@ -194,14 +194,16 @@ async def config_model(request: Request) -> None:
     kind = request.body.model_type
     if wrong := value_problems(("models", kind), chosen):
         raise BadRequest(" ".join(wrong))
-    if request.services.choice is not None:
-        found = await request.services.choice.check(msgspec.convert(chosen, Selection))
+    if request.services.selected_models is not None:
+        found = await request.services.selected_models.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
     recent = [
-        item for item in request.handle.config.read_scope(0).get("recent_models", {}).get(kind, []) if item != chosen
+        item
+        for item in request.services.config_store.read_scope(0).get("recent_models", {}).get(kind, [])
+        if item != chosen
     ]
     # Store the choice first: if it is refused, it must not be listed as recent.
-    request.handle.config.set(request.body.scope, f"models.{kind}", chosen)
+    request.services.config_store.set(request.body.scope, f"models.{kind}", chosen)
     _set(request.handle, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
 
 
@@ -240,8 +242,8 @@ async def config_refresh_oauth(request: Request) -> None:
         if (known := services.settings.providers.get(provider)) is not None and known.oauth:
             raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
         raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
-    await services.refresher.refresh(provider, post_form)
-    request.handle.notify_settings_changed()
+    await services.token_refresher.refresh(provider, post_form)
+    request.services.notify_settings_changed()
 
 
 async def config_problems(request: Request) -> tuple[ConfigProblem, ...]:
@@ -267,7 +269,7 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
 
 async def default_small_model(request: Request) -> ModelChoice:
     """Return the default small model of a provider, or the one in use."""
-    choice = request.services.choice
+    choice = request.services.selected_models
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
@@ -275,8 +277,8 @@ async def default_small_model(request: Request) -> ModelChoice:
 
 
 def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
-    handle.config.set(scope, key, value)
-    handle.notify_settings_changed()
+    handle.services.config_store.set(scope, key, value)
+    handle.services.notify_settings_changed()
 
 
 def _provider_id(request: Request) -> str:
@@ -316,7 +318,7 @@ async def needs_init(request: Request) -> NeedsInit:
 async def init_project(request: Request) -> None:
     """Record that initialization was offered, whatever the answer, so that it is not offered again."""
     await asyncio.to_thread(replace_file, str(_flag(request.handle)), b"")
-    request.handle.notify_settings_changed()
+    request.services.notify_settings_changed()
 
 
 async def init_prompt(request: Request) -> InitPrompt:

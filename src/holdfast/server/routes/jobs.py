@@ -11,11 +11,11 @@ from holdfast.domain.messages import ShellCommand
 from holdfast.domain.processes import JobInfo, JobOutput, SandboxState, ShellResult
 from holdfast.extensions.trusted_files import (
     TrustableFile,
-    brought_files,
-    digest_with,
-    give_trust,
-    take_trust_back,
-    untrusted,
+    combined_digest,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
 )
 from holdfast.protocol.bodies import TrustBody, WithheldKey
 from holdfast.server.http.request import Request
@@ -32,7 +32,7 @@ async def run_shell(request: Request) -> ShellResult:
     if not line.strip():
         raise BadRequest("The command is empty.")
     try:
-        await handle.services.confine()
+        await handle.services.update_sandbox()
         environment = dict(item.partition("=")[::2] for item in handle.env)
         width = request.body.term_width
         result = await handle.services.shell.call(line, handle.path, environment, columns=width, owner=request.session)
@@ -62,7 +62,7 @@ async def kill_job(request: Request) -> JobOutput:
 async def get_sandbox(request: Request) -> SandboxState:
     """Return the state of the sandbox."""
     try:
-        return await request.services.confine()
+        return await request.services.update_sandbox()
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
@@ -72,13 +72,13 @@ async def get_trust(request: Request) -> TrustBody:
     configuration = request.services.configuration
     reading = configuration.snapshot()
     files = await _brought(request)
-    waiting = untrusted(files, configuration.trust)
+    waiting = untrusted_files(files, configuration.trust)
     project = reading.project
     withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
-    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.wants]
+    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.entries]
     is_trusted = (project.is_trusted or not project.files) and not waiting
     paths = (*project.files, *(file.path for file in files))
-    return TrustBody(is_trusted, paths, digest_with(project.digest, files), tuple(withheld))
+    return TrustBody(is_trusted, paths, combined_digest(project.digest, files), tuple(withheld))
 
 
 async def set_trust(request: Request) -> TrustBody:
@@ -87,14 +87,14 @@ async def set_trust(request: Request) -> TrustBody:
     project = configuration.snapshot().project
     files = await _brought(request)
     if request.body.trusted:
-        if request.body.digest != digest_with(project.digest, files):
+        if request.body.digest != combined_digest(project.digest, files):
             raise BadRequest("The project's files are not what was shown: look at them again.")
-        give_trust(configuration, files, at=time.time())
+        grant_trust(configuration, files, at=time.time())
     else:
-        take_trust_back(configuration, files)
-    request.handle.notify_settings_changed()
+        revoke_trust(configuration, files)
+    request.services.notify_settings_changed()
     return await get_trust(request)
 
 
 async def _brought(request: Request) -> tuple[TrustableFile, ...]:
-    return await asyncio.to_thread(brought_files, request.services.configuration.locations, os.environ)
+    return await asyncio.to_thread(find_trustable_files, request.services.configuration.locations, os.environ)

@@ -66,7 +66,7 @@ async def mcp_pending_auth(request: Request) -> tuple[McpLogin, ...]:
 
 
 async def _look(request: Request, what: "ListName") -> None:
-    (await _servers(request.handle).servers()).look(request.body.name, what)
+    (await _servers(request.handle).manager()).refresh_list(request.body.name, what)
 
 
 async def mcp_refresh_tools(request: Request) -> None:
@@ -87,12 +87,12 @@ async def mcp_refresh_resources(request: Request) -> None:
 async def mcp_get_prompt(request: Request) -> McpText:
     """Return a prompt of a server, filled in with arguments."""
     body = request.body
-    return McpText(await (await _servers(request.handle).servers()).prompt(body.client_id, body.prompt_id, body.args))
+    return McpText(await (await _servers(request.handle).manager()).prompt(body.client_id, body.prompt_id, body.args))
 
 
 async def mcp_read_resource(request: Request) -> tuple[McpContents, ...]:
     """Read a resource of a server."""
-    return await (await _servers(request.handle).servers()).resource(request.body.name, request.body.uri)
+    return await (await _servers(request.handle).manager()).resource(request.body.name, request.body.uri)
 
 
 async def mcp_auth_url(request: Request) -> McpAuthUrl:
@@ -104,20 +104,20 @@ async def mcp_auth_url(request: Request) -> McpAuthUrl:
 
 async def mcp_auth(request: Request) -> McpDone:
     """Log in to a server; returns when the login has been approved, and raises if it was refused."""
-    await (await _servers(request.handle).servers()).log_in(request.body.name)
+    await (await _servers(request.handle).manager()).log_in(request.body.name)
     return McpDone()
 
 
 async def mcp_restart(request: Request) -> None:
     """Restart a server."""
-    (await _servers(request.handle).servers()).restart(request.body.name)
+    (await _servers(request.handle).manager()).restart(request.body.name)
 
 
 async def mcp_log(request: Request) -> McpLog:
     """Return the log of a server."""
     if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    return McpLog(name, (await _servers(request.handle).servers()).log(name))
+    return McpLog(name, (await _servers(request.handle).manager()).log(name))
 
 
 async def mcp_lend(request: Request) -> None:
@@ -125,8 +125,8 @@ async def mcp_lend(request: Request) -> None:
     client, handle = client_id_of(request.body.client_id), request.handle
     if client not in request.manager.claims(handle):
         raise NotAttached
-    handle.lenders.add(client)
-    handle.services.extensions.mcp.lend(client, request.body.servers)
+    handle.mcp_lenders.add(client)
+    handle.services.extensions.mcp.set_client_servers(client, request.body.servers)
 
 
 async def mcp_docker_enable(_: Request) -> None:
@@ -145,7 +145,7 @@ async def mcp_docker_disable(_: Request) -> None:
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
     servers = _servers(handle)
-    await servers.tried(_PATIENCE)
+    await servers.wait_attempts(_PATIENCE)
     states = servers.states()
     found = [finding for info in states.values() if (finding := _finding(handle, info)) is not None]
     if found or not states:

@@ -73,7 +73,7 @@ async def send_prompt(request: Request) -> Accepted:
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
-        brief = await request.services.extensions.brief(prompt.prompt)
+        brief = await request.services.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)

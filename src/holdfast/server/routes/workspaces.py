@@ -67,7 +67,7 @@ async def get_config(request: Request) -> dict[str, Any]:
 
 async def list_providers(request: Request) -> list[dict[str, Any]]:
     """Return the providers and their models."""
-    choice = request.services.choice
+    choice = request.services.selected_models
     if choice is not None:
         return [msgspec.to_builtins(view) for view in await choice.providers_view()]
     config = await config_of(request.handle)
@@ -99,7 +99,7 @@ def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> 
 
 
 async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
-    await handle.services.extensions.skills.first()
+    await handle.services.extensions.skills.wait_first_scan()
     body = WorkspaceBody(
         handle.id,
         handle.path,

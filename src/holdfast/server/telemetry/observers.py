@@ -55,7 +55,7 @@ class Observers:
             self._ears.append(self.telemetry.hear)
 
     @property
-    def listen(self) -> "Callable[[str, Outlet], Outlet] | None":
+    def observe(self) -> "Callable[[str, Outlet], Outlet] | None":
         """Returns a function that wraps the outlet of a workspace; None without observers."""
         return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
 

@@ -1,13 +1,29 @@
 """Atomic writes: a file gets its whole new content or stays unchanged.
 
-A draft is a hidden temporary file beside its target. It is prepared in a thread and can be abandoned at any time
-without effect. Publishing it is one system call, so it is never half done. The exceptions are files with several hard
-links and files in read-only directories, whose content is overwritten in place.
+A draft is a hidden temporary file beside its target: `open`, `add` and `finish` create, fill and sync it, in a thread.
+Until `publish` it has no effect and can be discarded at any time. Publishing is one system call and never half done:
+
+- A replacement is renamed over its target, which must still be the file that was examined.
+- A new file is linked to its name. Linking fails if the name exists by now, where renaming would overwrite it.
+- A file with several hard links, or in a directory that is not writable, cannot be replaced: its content is overwritten
+  in place. This is the only case in which a crash can leave a part of the new content.
+
+`revert` restores the old content of a change that could not be recorded. `set_aside` removes a file in such a way that
+it can be restored: it is renamed to a temporary name until `restore` or `discard`.
+
+All paths are opened component by component without following links (`open_files`), and every decision is made on an
+open directory, so that a link or file that is exchanged meanwhile causes an error and never a change elsewhere.
+
+A process that is killed leaves its temporary files behind. Each process holds a lock on those that it uses, which the
+kernel releases at its death; `remove_abandoned` removes the files whose lock is free. Rejected: unnamed files
+(O_TMPFILE), which cannot replace an existing file and which not every file system has.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import secrets
 import stat
 import sys
@@ -16,13 +32,16 @@ import threading
 from collections.abc import Iterator
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.open_files import FileLocation, open_directory
+from holdfast.workspace.files.open_files import FileLocation, entries_of, open_directory
 
-__all__ = ["AtomicWrite"]
+__all__ = ["AtomicWrite", "remove_abandoned"]
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TEMPORARY = re.compile(r"\.holdfast-[0-9a-f]{16}\.tmp")
 
 
 class AtomicWrite:
-    """New content for a place, not yet published. `old` is the status of the file when its content was examined, None
+    """New content for a file, not yet published. `old` is the status of the file when its content was examined, None
     for a new file: if the file has changed since, publishing is refused.
     """
 
@@ -136,6 +155,7 @@ class AtomicWrite:
             try:
                 self._folder = open_directory(os.path.dirname(self._location.path))
                 self._refuse_if_changed(self._folder, name)
+                self._lock_by_name(name)
                 os.rename(name, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
                 self._name = aside
             except OSError as error:
@@ -146,7 +166,10 @@ class AtomicWrite:
         try:
             self._link(self._folder, os.path.basename(self._location.path))
         except OSError as error:
-            # Keep it under its temporary name: it must not be lost.
+            # Keep it under a name that `remove_abandoned` does not remove: it must not be lost.
+            kept = self._name.removesuffix(".tmp") + ".kept"
+            with contextlib.suppress(OSError):
+                os.rename(self._name, kept, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self._name = ""
             raise _to_tool_error(error, self._location) from None
 
@@ -163,20 +186,31 @@ class AtomicWrite:
         self._folder = self._open_or_create(folder)
         name = os.path.basename(self._location.path)
         if self._old is not None and not os.access(name, os.W_OK, dir_fd=self._folder):
-            raise ToolError(f"{self._location.name} is read-only: it is protected, or belongs to somebody else.")
-        write = _temporary_name()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            raise ToolError(f"{self._location.name} is read-only: it is protected, or belongs to another user.")
         try:
             # A new file gets the mode 0666 restricted by the umask. A replacement stays private until it has its
             # final mode.
-            self._file = os.open(write, flags, 0o666 if self._old is None else 0o600, dir_fd=self._folder)
-            self._name = write
+            self._create_draft(0o666 if self._old is None else 0o600)
         except PermissionError:
             if self._old is None:
                 raise
             # The file is writable but its directory is not: the draft is stored elsewhere and copied in place.
             with tempfile.TemporaryFile() as elsewhere:
                 self._file = os.dup(elsewhere.fileno())
+
+    def _create_draft(self, mode: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            self._name = ""
+            name = _temporary_name()
+            self._file = os.open(name, flags, mode, dir_fd=self._folder)
+            self._name = name
+            _flock(self._file, fcntl.LOCK_EX)
+            if os.fstat(self._file).st_nlink:
+                return
+            # `remove_abandoned` of another server has removed it between its creation and the lock.
+            os.close(self._file)
+            self._file = -1
 
     def _open_or_create(self, folder: str) -> int:
         try:
@@ -192,6 +226,13 @@ class AtomicWrite:
                 os.close(handle)
             return open_directory(folder)
 
+    def _lock_by_name(self, name: str) -> None:
+        """Lock a file before it gets a temporary name. One that cannot be read cannot be removed as abandoned."""
+        with contextlib.suppress(OSError):
+            self._file = os.open(name, _READ, dir_fd=self._folder)
+            # Another program may hold a lock on its own file for a long time: do not wait for it.
+            _flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def _refuse_if_changed(self, folder: int, name: str) -> None:
         try:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -203,7 +244,7 @@ class AtomicWrite:
 
     def _refuse_unless_examined(self, now: os.stat_result) -> None:
         if self._old is None or _identity(now) != _identity(self._old):
-            raise ToolError(f"{self._location.name} was changed by somebody else just now. Use view again.")
+            raise ToolError(f"{self._location.name} was changed by another program just now. Use view again.")
 
     def _link(self, folder: int, name: str) -> None:
         try:
@@ -256,6 +297,36 @@ class AtomicWrite:
         self._name, self._created, self._file, self._folder = "", [], -1, -1
 
 
+def remove_abandoned(folder: str) -> None:
+    """Remove the temporary files that killed processes have left in a directory. Blocks. Failures are ignored."""
+    with contextlib.suppress(OSError):
+        handle = open_directory(folder)
+        try:
+            for name, _, is_file, _ in entries_of(handle, "."):
+                if is_file and _TEMPORARY.fullmatch(name):
+                    _remove_if_unlocked(handle, name)
+        finally:
+            os.close(handle)
+
+
+def _remove_if_unlocked(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        file = os.open(name, _READ, dir_fd=folder)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The name may have been removed, or given to another file, before the lock was acquired.
+            if os.path.samestat(os.fstat(file), os.stat(name, dir_fd=folder, follow_symlinks=False)):
+                os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(file)
+
+
+def _flock(file: int, operation: int) -> None:
+    """Lock a file until it is closed. File systems without locks are accepted: no file can be removed there either."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, operation)
+
+
 def _temporary_name() -> str:
     return f".holdfast-{secrets.token_hex(8)}.tmp"
 
@@ -265,8 +336,7 @@ def _sync(path: str) -> None:
     with contextlib.suppress(OSError):
         folder = open_directory(os.path.dirname(path))
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            handle = os.open(os.path.basename(path) or ".", flags, dir_fd=folder)
+            handle = os.open(os.path.basename(path) or ".", _READ, dir_fd=folder)
         finally:
             os.close(folder)
         try:

@@ -1,4 +1,9 @@
-"""Undo the changes of a session: all selected files, or none of them."""
+"""Undo the changes of a session: all selected files, or none of them.
+
+`plan` selects, from the stored history alone, the version that each file returns to. `undo` then compares the files on
+disk with the history, prepares all of them without effect, applies all, and records the result; if any step or the
+record fails, all are reverted.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +17,8 @@ from holdfast.domain.files import FileVersion, UndoAsk, UndoneFile, UndoReport
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import AddFile, Operation
 from holdfast.domain.line_diff import unified_diff
-from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.tasks import run_to_completion
+from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
 from holdfast.workspace.files.file_paths import join_path
 from holdfast.workspace.files.open_files import FileLocation, digest_file, locate, read_whole_file, status_of
 from holdfast.workspace.files.text_encoding import TextFormat, decode, placeholder
@@ -116,8 +122,6 @@ def _before_run(history: Sequence[FileVersion], run_id: RunId) -> FileRestore | 
     return FileRestore(target.path, history[-1], target, reason)
 
 
-# Undo the changes of a session: all selected files, or none of them.
-
 _MAX_TEXT_SIZE = 64 * 1024 * 1024
 
 
@@ -144,6 +148,9 @@ async def undo(
     If a file has changed since, the whole request is refused unless it is forced.
     """
     returns = _plan_request(request, versions, root)
+    if not request.dry_run:
+        # A server that is killed during an undo leaves temporary files; the user's next attempt removes them.
+        await asyncio.to_thread(_remove_abandoned, versions)
     states = [await asyncio.to_thread(_read_state, root, item.path) for item in returns]
     checked = [_check(item, now, force=request.force) for item, now in zip(returns, states, strict=True)]
     refused = any(item.outcome == "refused" for item in checked)
@@ -156,16 +163,31 @@ async def undo(
     ]
     new = [_versions(step.item, step.now, now_ms() // 1000, new_id) for step in steps]
     if steps:
-        # Store the present state first: it may be in no history yet.
-        await record(tuple(AddFile(before) for before, _ in new))
-        await asyncio.to_thread(_execute, steps)
-        try:
-            await record(tuple(AddFile(after) for _, after in new))
-        except Exception:
-            await asyncio.to_thread(_revert, steps)
-            raise
-        await asyncio.to_thread(_finish_all, steps)
+        # A caller that is cancelled, such as the request of a client that has gone, must not leave half an undo.
+        await run_to_completion(_apply(steps, new, record), name="undo")
     return UndoReport(tuple(checked), is_done=True)
+
+
+async def _apply(
+    steps: Sequence["_Step"],
+    versions: Sequence[tuple[FileVersion, FileVersion]],
+    record: Callable[[tuple[Operation, ...]], Awaitable[object]],
+) -> None:
+    """Make the steps and record them; revert all of them if the record is refused."""
+    # Store the present state first: it may be in no history yet.
+    await record(tuple(AddFile(before) for before, _ in versions))
+    await asyncio.to_thread(_execute, steps)
+    try:
+        await record(tuple(AddFile(after) for _, after in versions))
+    except Exception:
+        await asyncio.to_thread(_revert, steps)
+        raise
+    await asyncio.to_thread(_finish_all, steps)
+
+
+def _remove_abandoned(versions: Sequence[FileVersion]) -> None:
+    for folder in sorted({os.path.dirname(version.path) for version in versions}):
+        remove_abandoned(folder)
 
 
 def _plan_request(request: UndoAsk, versions: Sequence[FileVersion], root: str) -> list[FileRestore]:

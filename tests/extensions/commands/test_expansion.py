@@ -1,0 +1,198 @@
+"""From what was typed to what a model reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.extensions.commands import (
+    Command,
+    expand_template,
+    mentioned_agents,
+    named_arguments,
+    parse_command,
+    parse_invocation,
+)
+from holdfast.extensions.markdown_dir import MarkdownFile
+from holdfast.extensions.search_paths import Owner, SearchPath
+
+
+@pytest.mark.parametrize(
+    ("prompt", "means"),
+    [
+        ("/review", ("review", "")),
+        ("  /review  src and tests \n", ("review", "src and tests")),
+        ("/git:commit -m 'x'", ("git:commit", "-m 'x'")),
+        ("/user:x.y-z a\nb", ("user:x.y-z", "a\nb")),
+        ("/überprüfe", ("überprüfe", "")),
+        ("/etc/hosts is odd", None),
+        ("//x", None),
+        ("/ x", None),
+        ("look at /review", None),
+        ("/1st", ("1st", "")),
+        ("", None),
+        ("/a:", None),
+    ],
+)
+def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
+    assert parse_invocation(prompt) == means
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "means"),
+    [
+        ("See $ARGUMENTS!", "a  'b c'", "See a  'b c'!"),
+        ("$1 then $2 ($3)", "a 'b c'", "a then b c ()"),
+        ("$1", "it's", "it's"),
+        ("Fix $TICKET on $BRANCH", "BRANCH=main TICKET='A 7'", "Fix A 7 on main"),
+        ("Fix $TICKET on $BRANCH", "7 main and more", "Fix 7 on main and more"),
+        ("Fix $TICKET on $BRANCH", "7", "Fix 7 on $BRANCH"),
+        ("Fix $TICKET on $BRANCH", "BRANCH=main 7", "Fix 7 on main"),
+        ("Fix $TICKET on $BRANCH", "TICKET=7 main and more", "Fix 7 on main and more"),
+        ("Fix $TICKET on $BRANCH", "TICKET main", "Fix TICKET on main"),
+        ("Fix $TICKET on $BRANCH", "a=b c=d", "Fix a=b on c=d"),
+        ("Fix $TICKET", "", "Fix $TICKET"),
+        ("$TICKET: $ARGUMENTS", "7", "$TICKET: 7"),
+        ("$TICKET: $ARGUMENTS", "TICKET=7", "7: TICKET=7"),
+        ("echo $HOME for $ARGUMENTS", "x", "echo $HOME for x"),
+        ("echo $HOME for $ARGUMENTS", "HOME=y", "echo y for HOME=y"),
+        ("no places", "but words", "no places\n\nbut words"),
+        ("no places", "", "no places"),
+        ("$ARGUMENTS", "$1 $ARGUMENTS", "$1 $ARGUMENTS"),
+        ("$1", "$ARGUMENTS x", "$ARGUMENTS"),
+        ("costs $5 or $10", "", "costs  or $10"),
+        ("$ARGUMENTSX $name ${1}", "v", "v $name ${1}"),
+    ],
+)
+def test_arguments_find_their_places_once(body: str, arguments: str, means: str) -> None:
+    assert expand_template(body, arguments) == means
+
+
+def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
+    """The lines stay where they are, with their arguments; what only looks like one, or was typed, is none."""
+    told = expand_template("Changes in $1: !`git diff $1`", "src")
+    assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
+    for body, arguments in (
+        ("Use `x`!", ""),
+        ("$ARGUMENTS", "!`rm -rf .`"),
+        ("```\n!```", ""),
+        ("!``", ""),
+        ("wow!", ""),
+    ):
+        assert "bash" not in expand_template(body, arguments)
+
+
+def test_named_arguments_may_come_apart_from_the_text() -> None:
+    assert expand_template("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
+    expand_template(body, arguments)
+    parse_invocation(arguments)
+    mentioned_agents(arguments, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "means"),
+    [
+        ("@reviewer look", ("reviewer",)),
+        ("let @Reviewer and @tester, look", ("reviewer", "tester")),
+        ("(@agent-reviewer)", ("reviewer",)),
+        ("@reviewer @reviewer", ("reviewer",)),
+        ("me@reviewer.org @reviewer/x @reviewer.py @other @@reviewer", ()),
+        ("ask @reviewer.", ("reviewer",)),
+    ],
+)
+def test_agents_are_named_with_an_at(prompt: str, means: tuple[str, ...]) -> None:
+    assert mentioned_agents(prompt, ["reviewer", "tester"]) == means
+
+
+def test_a_command_with_everything() -> None:
+    front = ("description: Looks", "argument-hint: [path]", "allowed-tools: Bash(git diff:*), Read", "model: haiku")
+    text = "\n".join(["---", *front, "---", "Look at $1."])
+    command = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), text.encode()))
+    assert (command.description, command.hint, command.model) == ("Looks", "[path]", "small")
+    assert command.allow == ("bash(git diff *)", "view")
+    assert command.trust_keys == (("model", 5), ("allowed-tools", 4))
+    own = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "user"), text.encode()))
+    assert (own.trust_keys, own.allow) == ((), command.allow)
+
+
+def test_a_command_without_front_matter() -> None:
+    command = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), b"# Review\n\nLook at $FILE."))
+    assert (command.description, command.trust_keys, command.problems) == ("Review", (), ())
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "line"),
+    [
+        (b"", "a", 1),
+        (b"---\nmodel: x\n---\n \n", "a", 4),
+        (b"---\nmodel: x\n", "a", 1),
+        (b"ok\n\xff", "a", 2),
+        (b"text", "a b", 0),
+        (b"text", "a+b", 0),
+    ],
+)
+def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> None:
+    command = parse_command(MarkdownFile("/c/a.md", name, SearchPath("/c", "user"), data))
+    assert command.error
+    assert [problem.line for problem in command.problems] == [line]
+
+
+def test_a_rule_that_makes_no_sense_is_left_out() -> None:
+    text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
+    command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), text))
+    assert (command.error, command.allow) == ("", ("view",))
+    assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
+
+
+def test_a_model_that_is_no_name_is_told() -> None:
+    command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), b"---\nmodel: [a]\n---\nx"))
+    assert (command.error, command.model) == ("", "")
+    assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]
+
+
+def test_named_arguments_that_come_apart_leave_the_words_to_the_others() -> None:
+    assert expand_template("Fix $TICKET on $BRANCH", "main", {"TICKET": "7"}) == "Fix 7 on main"
+    assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
+
+
+def _read(text: str, owner: Owner = "user") -> Command:
+    return parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("[path]", "[path]"), ("[a, b]", "[a, b]"), ("[a, true]", "[a]"), ("'  <file> '", "<file>"), ("true", "")],
+)
+def test_a_hint_as_it_was_meant(given: str, hint: str) -> None:
+    assert _read(f"---\nargument-hint: {given}\n---\nx").hint == hint
+    assert _read("x").hint == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("# Review\nmore", "Review"),
+        ("\n  \n** Bold **\nmore", "Bold"),
+        ("---\ndescription: Own\n---\nText", "Own"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 99 + "…"),
+    ],
+)
+def test_what_it_is_about(body: str, said: str) -> None:
+    assert _read(body).description == said
+
+
+def test_what_needs_trust_is_told_with_its_line() -> None:
+    assert _read("---\nmodel: x\n---\ny", "project").trust_keys == (("model", 2),)
+    assert _read("---\nallowed-tools: Read\n---\ny", "project").trust_keys == (("allowed-tools", 2),)
+    plain = _read("y", "project")
+    assert (plain.trust_keys, plain.model, plain.allow, plain.model_line) == ((), "", (), 0)
+    assert _read("---\ndescription: x\nmodel: m\n---\ny").model_line == 3
+    assert _read("a").digest != _read("b").digest
+
+
+def test_a_name_is_asked_for_once_and_the_whole_text_is_no_name() -> None:
+    assert named_arguments("$B $A $B $ARGUMENTS $1 $name") == ("B", "A")

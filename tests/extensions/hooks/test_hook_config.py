@@ -1,0 +1,193 @@
+"""Which hooks there are, and which of them an event wants."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.config.line_numbers import KeyPath
+from holdfast.config.merge import Origin
+from holdfast.domain.settings import HookSettings
+from holdfast.extensions.hooks.hook_config import Hook, hooks_from_settings, matching_hooks, parse_claude_settings
+
+
+def claude(tree: object) -> bytes:
+    return json.dumps(tree).encode()
+
+
+def group(*commands: str, matcher: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"matcher": matcher, "hooks": [{"type": "command", "command": command, **more} for command in commands]}
+
+
+@pytest.mark.parametrize("name", ["PreToolUse", "pre_tool_use", "pre-tool-use", "PRETOOLUSE"])
+def test_events_are_known_however_they_are_spelled(name: str) -> None:
+    (hook,) = hooks_from_settings({name: (HookSettings("x", timeout=5),)}, {})
+    assert (hook.event, hook.timeout) == ("PreToolUse", 5)
+
+
+def test_hooks_that_are_written_wrongly_are_not_run() -> None:
+    """They are reported with the settings they are in: tests/config/test_rule_errors.py."""
+    settings = {
+        "Nonsense": (HookSettings("x"),),
+        "PreToolUse": (
+            HookSettings(" "),
+            HookSettings("ok", matcher="("),
+            HookSettings("never", matcher="^bahs$"),
+            HookSettings("good", matcher="^bash$"),
+        ),
+    }
+    origins: dict[KeyPath, Origin] = {("hooks", "PreToolUse", 3, "command"): Origin("/c.toml", 6, may_run=True)}
+    (hook,) = hooks_from_settings(settings, origins)
+    assert (hook.command, hook.file, hook.line) == ("good", "/c.toml", 6)
+
+
+def test_claude_codes_form() -> None:
+    tree = {
+        "permissions": {},
+        "hooks": {
+            "PreToolUse": [group("a", "b", matcher="Bash|Write", timeout=3)],
+            "Stop": [{"hooks": [{"type": "command", "command": "c"}]}],
+            "UserPromptSubmit": [group("d", matcher="(")],
+            "Notification": [group("e")],
+        },
+    }
+    found = parse_claude_settings(claude(tree), "/s.json")
+    told = [(hook.event, hook.command, hook.matcher, hook.timeout, hook.dialect) for hook in found.hooks]
+    assert told == [
+        ("PreToolUse", "a", "Bash|Write", 3, "claude"),
+        ("PreToolUse", "b", "Bash|Write", 3, "claude"),
+        ("RunEnd", "c", "", 60, "claude"),
+        ("UserPromptSubmit", "d", "", 60, "claude"),
+    ]
+    assert [problem.severity for problem in found.problems] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"hooks": []},
+        {"hooks": {"PreToolUse": {}}},
+        {"hooks": {"PreToolUse": [3]}},
+        {"hooks": {"PreToolUse": [{"hooks": 3}]}},
+        {"hooks": {"PreToolUse": [{"matcher": 3, "hooks": []}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [3]}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [{"command": 3}]}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [{"type": "command"}]}]}},
+        {"hooks": {"PreToolUse": [group("x", matcher="[")]}},
+        {"hooks": {"PreToolUse": [group("x", matcher="Bahs")]}},
+        {"hooks": {"Whatever": [group("x")]}},
+    ],
+)
+def test_what_their_files_say_badly(tree: object) -> None:
+    found = parse_claude_settings(claude(tree), "/s.json")
+    assert found.hooks == ()
+    assert [problem.severity for problem in found.problems] == ["error"]
+    assert found.problems[0].line == 1
+
+
+def test_a_matcher_of_theirs_is_told_with_its_own_line() -> None:
+    data = json.dumps({"hooks": {"PreToolUse": [group("x", matcher="[")]}}, indent=1).encode()
+    (problem,) = parse_claude_settings(data, "/s.json").problems
+    assert data.splitlines()[problem.line - 1].strip() == b'"matcher": "[",'
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b'{"hooks": ' + b"[" * 5_000])
+def test_a_file_that_is_none(data: bytes) -> None:
+    found = parse_claude_settings(data, "/s.json")
+    assert (found.hooks, len(found.problems)) == ((), 1)
+
+
+def test_oddities_do_not_lose_a_hook() -> None:
+    tree = {"disableAllHooks": True, "hooks": {"RunEnd": [group("x", timeout="soon"), {"hooks": [{"type": "prompt"}]}]}}
+    found = parse_claude_settings(claude(tree), "/s.json")
+    assert ([hook.timeout for hook in found.hooks], found.disables_all) == ([60], True)
+    assert [problem.severity for problem in found.problems] == ["warning", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("matcher", "dialect", "tool", "fits"),
+    [
+        ("", "holdfast", "bash", True),
+        ("as", "holdfast", "bash", True),
+        ("^edit$", "holdfast", "multiedit", False),
+        ("Bash", "holdfast", "bash", True),
+        ("^(Edit|Write)$", "holdfast", "write", True),
+        ("*", "claude", "view", True),
+        ("Read", "claude", "view", True),
+        ("view", "claude", "view", True),
+        ("Edit", "claude", "multiedit", False),
+        ("Edit|MultiEdit", "claude", "multiedit", True),
+        ("mcp__git.*", "claude", "mcp_git_log", True),
+        ("bash", "claude", "bash", True),
+    ],
+)
+def test_matchers(matcher: str, dialect: Any, tool: str, fits: bool) -> None:  # noqa: ANN401
+    hook = Hook("PreToolUse", "x", matcher=matcher, dialect=dialect)
+    assert bool(matching_hooks([hook], "PreToolUse", tool)) is fits
+    assert matching_hooks([hook], "PostToolUse", tool) == ()
+
+
+def test_a_session_s_beginning_can_be_matched() -> None:
+    tree = {"hooks": {"SessionStart": [group("new", matcher="startup"), group("all"), group("no", matcher="compact")]}}
+    hooks = parse_claude_settings(claude(tree), "/s.json").hooks
+    assert [hook.command for hook in matching_hooks(hooks, "SessionStart", "startup")] == ["new", "all"]
+    assert [hook.command for hook in matching_hooks(hooks, "SessionStart", "resume")] == ["all"]
+
+
+def test_a_command_is_run_once() -> None:
+    twice = [Hook("RunEnd", "x", name="a"), Hook("RunEnd", "y"), Hook("RunEnd", "x", name="b")]
+    assert [hook.name or hook.command for hook in matching_hooks(twice, "RunEnd")] == ["a", "y"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ours", "theirs"),
+    [(None, 30, 60), (5, 5, 5), (0.5, 0.5, 0.5), (600, 600, 600), (601, 600, 600), (1, 1, 1)],
+)
+def test_how_long_it_may_take(timeout: float | None, ours: float, theirs: float) -> None:
+    given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    (mine,) = hooks_from_settings({"RunEnd": (HookSettings("x", **given),)}, {})
+    (read,) = parse_claude_settings(claude({"hooks": {"RunEnd": [group("x", **given)]}}), "/s.json").hooks
+    assert (mine.timeout, read.timeout) == (ours, theirs)
+    assert (mine.name, mine.matcher, mine.dialect, mine.file, mine.line) == ("", "", "holdfast", "", 0)
+
+
+@pytest.mark.parametrize("timeout", [True, False, 0, -1, "5", None, []])
+def test_a_time_that_is_none_is_told_and_the_usual_one_taken(timeout: object) -> None:
+    data = json.dumps({"hooks": {"RunEnd": [group("x", timeout=timeout)]}}, indent=1).encode()
+    found = parse_claude_settings(data, "/s.json")
+    assert [hook.timeout for hook in found.hooks] == [60]
+    (problem,) = found.problems
+    assert (problem.severity, problem.key) == ("warning", "hooks.RunEnd[0].hooks[0].timeout")
+    assert data.splitlines()[problem.line - 1].strip().startswith(b'"timeout"')
+
+
+@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "holds a NUL")])
+def test_a_command_that_cannot_be_run_is_told(command: str, why: str) -> None:
+    assert hooks_from_settings({"RunEnd": (HookSettings(command),)}, {}) == ()
+    found = parse_claude_settings(claude({"hooks": {"RunEnd": [group(command)]}}), "/s.json")
+    assert found.hooks == ()
+    (problem,) = found.problems
+    assert (why in problem.text, problem.severity) == (True, "error")
+
+
+def test_a_group_without_a_matcher_is_for_everything() -> None:
+    hooks = [{"type": "command", "command": "x"}]
+    for group_ in ({"hooks": hooks}, {"matcher": None, "hooks": hooks}, {"matcher": "", "hooks": hooks}):
+        (hook,) = parse_claude_settings(claude({"hooks": {"PreToolUse": [group_]}}), "/s.json").hooks
+        assert matching_hooks([hook], "PreToolUse", "bash") == matching_hooks([hook], "PreToolUse") == (hook,)
+
+
+def test_where_they_stand_and_that_they_are_on() -> None:
+    data = json.dumps({"permissions": {}, "hooks": {"RunEnd": [group("x")]}}, indent=1).encode()
+    found = parse_claude_settings(data, "/s.json")
+    lines = [line.strip() for line in data.splitlines()]
+    assert (found.disables_all, lines[found.line - 1]) == (False, b'"hooks": {')
+    (hook,) = found.hooks
+    assert (hook.file, lines[hook.line - 1]) == ("/s.json", b'"command": "x"')
+    assert parse_claude_settings(b"{}", "/s.json").line == 0
+
+
+def test_without_a_subject_every_hook_of_the_event_is_wanted() -> None:
+    hook = Hook("PreToolUse", "x", matcher="^bash$")
+    assert matching_hooks([hook], "PreToolUse") == (hook,)
+    assert matching_hooks([hook], "PreToolUse", "x") == ()

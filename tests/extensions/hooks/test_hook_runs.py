@@ -1,0 +1,424 @@
+"""Hooks that hang, flood, fail to start or do not read, in virtual time; and when which of them is run."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from config.place import Place
+from holdfast.config.credentials import Credentials
+from holdfast.config.trust import content_digest
+from holdfast.domain.errors import ToolError
+from holdfast.domain.events import RunComplete
+from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.runs import Run
+from holdfast.domain.tools import ToolOutcome
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.hooks.hook_config import Hook
+from holdfast.extensions.hooks.hook_process import run_hook
+from holdfast.extensions.hooks.hooks import Hooks
+from holdfast.testing.gates import start
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
+from holdfast.workspace.process.guard import CannotStart
+
+Json = dict[str, Any]
+Behaviour = Callable[["Process"], None]
+
+
+class _Stdin:
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        if self._process.breaks:
+            raise BrokenPipeError
+        self._process.heard += data
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Process:
+    """A hook in memory."""
+
+    def __init__(self, shell: "Shell", command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.command = command[-1]
+        self.environment = dict(environment)
+        self.heard = b""
+        self.breaks = shell.breaks
+        self.error = shell.error
+        self.stdin = _Stdin(self)
+        self.stdout = asyncio.StreamReader()
+        self.stderr = asyncio.StreamReader()
+        self.stopped_at: float | None = None
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(self, code: int = 0, out: str = "", err: str = "") -> None:
+        if not self._ended.done():
+            for stream, text in ((self.stdout, out), (self.stderr, err)):
+                if text:
+                    stream.feed_data(text.encode())
+                stream.feed_eof()
+            self._ended.set_result(code)
+
+    async def wait(self) -> int:
+        if self.error:
+            raise CannotStart(self.error)
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, grace: float) -> None:
+        assert grace == 0
+        self.stopped_at = asyncio.get_running_loop().time()
+        self.end(137)
+
+
+class Shell:
+    """Starts hooks. `does` says what they do, by a word in their command."""
+
+    def __init__(self, **does: Behaviour) -> None:
+        self.does = does
+        self.processes: list[Process] = []
+        self.refuses: Exception | None = None
+        self.breaks = False
+        self.error = ""
+
+    async def __call__(
+        self, arguments: Sequence[str], directory: str, environment: Mapping[str, str], *, has_input: bool
+    ) -> Process:
+        assert has_input
+        if self.refuses is not None:
+            raise self.refuses
+        process = Process(self, arguments, environment)
+        self.processes.append(process)
+        for word, does in self.does.items():
+            if word in process.command:
+                asyncio.get_running_loop().call_soon(does, process)
+        return process
+
+    @property
+    def commands(self) -> list[str]:
+        return [process.command for process in self.processes]
+
+
+def _run(shell: Shell, seconds: float = 30.0) -> Any:  # noqa: ANN401
+    hook = Hook("PreToolUse", "x", timeout=seconds)
+    return run_hook(hook, b"{}", spawn=cast(Any, shell), bash="/bin/bash", directory="/", environment={"A": "b"})
+
+
+@pytest.mark.parametrize("seconds", [30.0, 7.0])
+def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
+    async def main() -> None:
+        shell = Shell()
+        said = await _run(shell, seconds)
+        assert said.error == f"took longer than {seconds:g} seconds and was ended."
+        assert shell.processes[0].stopped_at == seconds
+
+    in_virtual_time(main)
+
+
+def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
+    async def main() -> None:
+        def close(process: Process) -> None:
+            process.stdout.feed_eof()
+            process.stderr.feed_eof()
+
+        shell = Shell(x=close)
+        assert "took longer" in (await _run(shell)).error
+        assert shell.processes[0].stopped_at == 30.0
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        shell = Shell(x=lambda process: getattr(process, stream).feed_data(b"ab"))
+        assert (await _run(shell)).error == "printed more than 1 bytes and was ended."
+        assert shell.processes[0].stopped_at == 0.0
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
+    in_virtual_time(main)
+
+
+def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        said = await _run(Shell(x=lambda process: process.end(2, err="n")))
+        assert (said.decision, said.reason) == ("deny", "n")
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
+    in_virtual_time(main)
+
+
+def test_one_that_does_not_read_has_its_say() -> None:
+    async def main() -> None:
+        shell = Shell(x=lambda process: process.end(2, err="no"))
+        shell.breaks = True
+        assert (await _run(shell)).decision == "deny"
+        assert shell.processes[0].stdin.is_closed
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("refusal", [ToolError("gone"), OSError(2, "no such file")])
+def test_one_that_cannot_be_spawned_has_no_say(refusal: Exception) -> None:
+    async def main() -> None:
+        shell = Shell()
+        shell.refuses = refusal
+        assert (await _run(shell)).error.startswith("could not be started: ")
+
+    in_virtual_time(main)
+
+
+def test_one_that_never_ran_has_no_say() -> None:
+    async def main() -> None:
+        shell = Shell(x=lambda process: process.end())
+        shell.error = "no such program"
+        assert "could not be started" in (await _run(shell)).error
+        assert shell.processes[0].stopped_at is not None
+
+    in_virtual_time(main)
+
+
+def test_who_is_cancelled_leaves_nothing_of_it_behind() -> None:
+    async def main() -> None:
+        shell = Shell()
+        waiting = start(_run(shell))
+        await elapse(3)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert shell.processes[0].stopped_at == 3.0
+
+    in_virtual_time(main)
+
+
+# When which of them is run
+
+
+class Site:
+    """A workspace with hooks in its user's settings and in files of the project."""
+
+    def __init__(self, top: Path, shell: Shell, *, settings: Json | None = None) -> None:
+        self.place = Place(top)
+        self.shell = shell
+        if settings is not None:
+            self.place.write(self.place.home / ".config/holdfast/config.toml", "")
+            self.place.write(self.place.data / "config.json", json.dumps({"hooks": settings}))
+        self.configuration = self.place.open()
+        ground = ExtensionContext(
+            str(self.place.project),
+            self.place.data,
+            self.configuration,
+            Credentials(str(top / "c.toml"), {"HOLDFAST_KEYRING": "0"}),
+            cast(Any, shell),
+            {"PATH": "/usr/bin:/bin"},
+            lambda _: None,
+            lambda: (("WITHHELD",), ()),
+        )
+        self.hooks = Hooks(ground, self.place.environment)
+
+    def claude(self, file: str, **tree: object) -> Path:
+        return self.place.write(self.place.project / f".claude/{file}", json.dumps(tree))
+
+    def trust(self, path: Path) -> None:
+        self.configuration.trust.trust_files({str(path): content_digest(path.read_bytes())}, at=1.0)
+
+    def commands(self) -> list[str]:
+        return [hook.command for hook in self.hooks.current()]
+
+
+def group(command: str, matcher: str = "") -> list[Json]:
+    return [{"matcher": matcher, "hooks": [{"type": "command", "command": command}]}]
+
+
+def end_of(run: str, session: str = "s") -> RunComplete:
+    return RunComplete(SessionId(session), MessageId("m"), RunId(run), "completed", text="done", error="")
+
+
+def run_of(session: str) -> Run:
+    return Run(RunId("r"), SessionId(session), "active", "queue", 0)
+
+
+def play(top: Path, story: Callable[[Site], Coroutine[Any, Any, None]], shell: Shell, settings: Json) -> None:
+    async def main() -> None:
+        site = Site(top, shell, settings=settings)
+        try:
+            await story(site)
+        finally:
+            await site.hooks.close()
+
+    in_virtual_time(main)
+
+
+def test_a_projects_hooks_count_when_their_file_is_trusted_as_it_is(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.place.write(
+            site.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
+        )
+        shared = site.claude("settings.json", hooks={"PreToolUse": group("shared")})
+        local = site.claude("settings.local.json", hooks={"PreToolUse": group("local")})
+        assert site.commands() == ["own", "user"]
+        site.trust(shared)
+        assert site.commands() == ["own", "user", "shared"]
+        site.trust(local)
+        assert site.commands() == ["own", "user", "shared", "local"]
+        site.claude("settings.json", hooks={"PreToolUse": group("changed command")})
+        assert site.commands() == ["own", "user", "local"], "a change takes it back"
+        local.unlink()
+        assert site.commands() == ["own", "user"]
+
+    play(tmp_path, story, Shell(), {"PreToolUse": [{"command": "own"}]})
+
+
+def test_a_file_that_disables_hooks_disables_those_of_its_kind_when_it_is_trusted(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.place.write(
+            site.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
+        )
+        local = site.claude("settings.local.json", disableAllHooks=True)
+        assert site.commands() == ["own", "user"]
+        site.trust(local)
+        assert site.commands() == ["own"]
+
+    play(tmp_path, story, Shell(), {"PreToolUse": [{"command": "own"}]})
+
+
+def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        use = ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": "ls", "file_path": "/f"})
+        before = await site.hooks.before_tool(use)
+        assert before.decision == "deny"
+        after = await site.hooks.after_tool(use, ToolOutcome("out", is_error=True))
+        assert after.decision == ""
+        first, second = site.shell.processes
+        told = json.loads(first.heard)
+        assert told == {
+            "event": "PreToolUse",
+            "hook_event_name": "PreToolUse",
+            "cwd": str(site.place.project),
+            "session_id": "s",
+            "run_id": "r",
+            "tool_name": "bash",
+            "tool_use_id": "c",
+            "tool_input": {"command": "ls", "file_path": "/f"},
+        }
+        assert json.loads(second.heard)["tool_response"] == {"content": "out", "is_error": True}
+        wanted = {
+            "EVENT": "PreToolUse",
+            "SESSION_ID": "s",
+            "RUN_ID": "r",
+            "CWD": str(site.place.project),
+            "PROJECT_DIR": str(site.place.project),
+            "TOOL_NAME": "bash",
+            "TOOL_INPUT_COMMAND": "ls",
+            "TOOL_INPUT_FILE_PATH": "/f",
+        }
+        given = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in wanted.items()}
+        assert first.environment.items() >= given.items()
+        assert first.environment["CLAUDE_PROJECT_DIR"] == str(site.place.project)
+        assert "WITHHELD" not in first.environment
+        other = await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
+        assert other == Ruling()
+        assert len(site.shell.processes) == 2
+
+    shell = Shell(before=lambda process: process.end(2, err="no"), after=lambda process: process.end())
+    play(
+        tmp_path,
+        story,
+        shell,
+        {
+            "PreToolUse": [{"command": "before", "matcher": "^bash$"}],
+            "PostToolUse": [{"command": "after", "matcher": "^bash$"}],
+        },
+    )
+
+
+def test_a_session_begins_once_and_its_prompts_are_each_told(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        first = await site.hooks.before_prompt(run_of("a"), "hello", is_first=True)
+        assert first.context == "from the start\nfrom the prompt"
+        again = await site.hooks.before_prompt(run_of("a"), "again", is_first=False)
+        assert again.context == "from the prompt"
+        resumed = await site.hooks.before_prompt(run_of("b"), "back", is_first=False)
+        assert resumed.context == "from the prompt", "its matcher is about a start"
+        assert site.shell.commands == ["begins", "prompts", "prompts", "prompts"]
+        assert json.loads(site.shell.processes[0].heard)["source"] == "startup"
+        assert json.loads(site.shell.processes[1].heard)["prompt"] == "hello"
+
+    shell = Shell(
+        begins=lambda process: process.end(0, "from the start"),
+        prompts=lambda process: process.end(0, "from the prompt"),
+    )
+    play(
+        tmp_path,
+        story,
+        shell,
+        {
+            "SessionStart": [{"command": "begins", "matcher": "startup"}],
+            "UserPromptSubmit": [{"command": "prompts"}],
+        },
+    )
+
+
+def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        for session in ("a", "b", "b", "a"):
+            await site.hooks.before_prompt(run_of(session), "x", is_first=False)
+        assert len(site.shell.processes) == 3, "a was forgotten for b"
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 1)
+    play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
+
+
+def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        site.hooks.after_run(end_of("helper", "m$$c"))
+        for run in ("one", "two", "three"):
+            site.hooks.after_run(end_of(run))
+        await elapse(1)
+        assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one"]
+        site.shell.processes[0].end()
+        await elapse(1)
+        site.hooks.after_run(end_of("four"))
+        site.shell.processes[-1].end()
+        await elapse(1)
+        told = [json.loads(process.heard) for process in site.shell.processes]
+        assert [facts["run_id"] for facts in told] == ["one", "two", "four"], "the third found no room"
+        assert (told[0]["outcome"], told[0]["text"], told[0]["error"]) == ("completed", "done", "")
+        assert site.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
+        site.shell.processes[-1].end()
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_QUEUED_ENDS", 2)
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 1)
+    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+
+
+def test_a_close_gives_them_a_moment_and_leaves_nothing(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.hooks.after_run(end_of("one"))
+        await elapse(0.5)
+        await site.hooks.close()
+        assert asyncio.get_running_loop().time() == 1.5
+        assert site.shell.processes[0].stopped_at == 1.5
+
+    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+
+
+def test_a_close_waits_for_those_that_end_in_time(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.hooks.after_run(end_of("one"))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        loop.call_later(0.9, site.shell.processes[0].end)
+        await site.hooks.close()
+        assert asyncio.get_running_loop().time() == 0.9
+
+    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})

@@ -1,0 +1,39 @@
+"""How a server stands, and when it is tried again."""
+
+from holdfast.extensions.mcp import mcp_types
+from holdfast.extensions.mcp.mcp_types import McpServerState
+
+
+def test_a_server_is_tried_later_each_time_and_then_left_alone() -> None:
+    standing = mcp_types.INITIAL
+    pauses: list[float | None] = []
+    while standing.delay is not None:
+        standing = mcp_types.attempt_failed(mcp_types.attempt_started(standing), "It is away.")
+        pauses.append(standing.delay)
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, None]
+    assert standing == McpServerState("error", "It is away.", mcp_types.MAX_ATTEMPTS)
+    assert mcp_types.retry_delay(0) == 0.5
+
+
+def test_what_only_a_person_can_mend_is_not_tried_again() -> None:
+    assert (
+        mcp_types.attempt_failed(mcp_types.attempt_started(mcp_types.INITIAL), "no such program", is_final=True).delay
+        is None
+    )
+    assert mcp_types.login_required("log in") == McpServerState("needs auth", "log in")
+    assert mcp_types.DISABLED.delay is None
+
+
+def test_why_it_failed_is_told_until_it_succeeds() -> None:
+    failed = mcp_types.attempt_failed(mcp_types.INITIAL, "It is away.")
+    again = mcp_types.attempt_started(failed)
+    assert (again.state, again.reason) == ("starting", "It is away.")
+    assert mcp_types.connected(again) == McpServerState("connected", failures=1)
+
+
+def test_a_connection_that_lasted_makes_up_for_what_failed_before() -> None:
+    shaky = mcp_types.connected(McpServerState("starting", "", failures=5))
+    assert mcp_types.connection_lost(shaky, "gone", lasted=mcp_types.STABLE_AFTER - 1).failures == 6
+    assert mcp_types.connection_lost(shaky, "gone", lasted=mcp_types.STABLE_AFTER) == McpServerState(
+        "error", "gone", 1, 0.5
+    )

@@ -1,0 +1,306 @@
+"""Waiting for MCP servers, in virtual time; questions of servers, round by round; bounds of what they send."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.domain.approvals import QuestionAnswer
+from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.tools import Inquiry, ToolContext
+from holdfast.extensions.mcp import detached_wait as module
+from holdfast.extensions.mcp.detached_wait import DetachedWait, RateLimit, StartLimiter
+from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
+from holdfast.extensions.mcp.mcp_tools import _InactivityTimer
+from holdfast.extensions.mcp.mcp_types import error_message
+from holdfast.testing.gates import start
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
+
+Json = dict[str, Any]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _stubborn(seconds: float) -> None:
+    """Takes so long to end when it is cancelled."""
+    try:
+        await elapse(100)
+    finally:
+        await elapse(seconds)
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends_at"),
+    [
+        (3.0, 3.0),
+        (0.5, 0.5),
+        ([2.0, 1.0, 0.0], 3.0),
+        ([2.0, -1.0], 2.0),
+        ([0.25, 0.5, 0.25, 0.0], 1.0),
+    ],
+)
+def test_nothing_is_waited_for_longer_than_the_limit(limits: float | list[float], ends_at: float) -> None:
+    """A limit that is a function is read again whenever its time is over."""
+
+    async def main() -> None:
+        patience = DetachedWait()
+        left = limits if isinstance(limits, float) else cast("Callable[[], float]", list(reversed(limits)).pop)
+        with pytest.raises(TimeoutError):
+            await patience.wait(elapse(100), left, name="x")
+        assert now() == ends_at
+        await patience.drain()
+
+    in_virtual_time(main)
+
+
+def test_a_limit_of_none_is_for_ever_and_results_and_errors_come_through() -> None:
+    async def fails() -> None:
+        await elapse(50)
+        raise HoldfastError("planned")
+
+    async def answers() -> str:
+        await elapse(1)
+        return "answer"
+
+    async def main() -> None:
+        patience = DetachedWait()
+        assert await patience.wait(answers(), lambda: None, name="x") == "answer"
+        assert await patience.wait(answers(), 1.5, name="x") == "answer"
+        with pytest.raises(HoldfastError, match="planned"):
+            await patience.wait(fails(), lambda: None, name="x")
+        assert now() == 52.0
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize(("seconds", "ends_at"), [(0.05, 1.05), (60.0, 1.1)])
+def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: float, ends_at: float) -> None:
+    async def main() -> None:
+        patience = DetachedWait()
+        with pytest.raises(TimeoutError):
+            await patience.wait(_stubborn(seconds), 1.0, name="x")
+        assert now() == pytest.approx(ends_at)
+        waiting = start(patience.wait(elapse(100), 50.0, name="y"))
+        await elapse(1)
+        patience.cancel_all()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        await patience.drain()
+        assert now() == pytest.approx(ends_at + 1)
+
+    in_virtual_time(main)
+
+
+def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
+    async def main() -> None:
+        doors = StartLimiter(2, 3.0)
+        entered: list[tuple[str, float]] = []
+
+        async def visit(name: str, stays: float) -> None:
+            async with doors.slot():
+                entered.append((name, now()))
+                await elapse(stays)
+
+        tasks = [start(visit(name, stays)) for name, stays in (("a", 1), ("b", 10), ("c", 10), ("d", 1), ("e", 1))]
+        await elapse(20)
+        assert entered == [("a", 0), ("b", 0), ("c", 1), ("d", 3), ("e", 4)]
+        assert all(task.done() for task in tasks)
+        # A visitor that gave way and then left has freed one place, not two; no timer is left that frees another.
+        assert doors._slots._value == 2
+        await elapse(20)
+        assert doors._slots._value == 2
+
+    in_virtual_time(main)
+
+
+def test_defaults_of_the_doors_and_of_the_pace() -> None:
+    async def main() -> None:
+        assert (StartLimiter()._slots._value, StartLimiter()._seconds) == (3, 3.0)
+        pace = RateLimit()
+        for _ in range(63):
+            await pace.step()
+        assert now() == 0.0
+        await pace.step()
+        assert now() == module._BURST_PAUSE == 0.05
+        for _ in range(63):
+            await pace.step()
+        assert now() == 0.05
+        await pace.step()
+        assert now() == 0.1
+
+    in_virtual_time(main)
+
+
+def test_the_life_of_a_call() -> None:
+    """Progress extends it before it is passed on; a question suspends it, and its answer extends it."""
+
+    async def main() -> None:
+        left: list[float | None] = []
+        gate = asyncio.Event()
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            assert (progress, total, message) == (1.0, 2.0, "m")
+            left.append(life.remaining())
+
+        async def ask(wanted: Mapping[str, Any]) -> Json:
+            await gate.wait()
+            return dict(wanted)
+
+        life = _InactivityTimer(10.0, tell, ask)
+        await elapse(4)
+        assert life.remaining() == 6.0
+        await life.on_progress(1.0, 2.0, "m")
+        assert left == [10.0]
+        question = start(life.on_elicitation({"a": 1}))
+        await elapse(60)
+        assert life.remaining() == 10.0
+        gate.set()
+        assert await question == {"a": 1}
+        await elapse(1)
+        assert life.remaining() == 9.0
+        gate.clear()
+        question = start(life.on_elicitation({}))
+        await elapse(1)
+        await life.close()
+        assert len(life._elicitations) == 0, "it ends after its questions"
+        assert await question == {"action": "cancel"}
+        assert _InactivityTimer(0.0, tell, ask).remaining() is None
+
+    in_virtual_time(main)
+
+
+# Questions of servers
+
+
+def form(required: tuple[str, ...] = (), **properties: object) -> Json:
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return {"message": "Who?", "requestedSchema": schema}
+
+
+def told(**given: Any) -> QuestionAnswer:  # noqa: ANN401
+    return QuestionAnswer("q", **given)
+
+
+def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: ANN401
+    inquiries: list[Inquiry] = []
+    script = list(rounds)
+
+    async def ask_questions(inquiry: Inquiry) -> Any:  # noqa: ANN401
+        inquiries.append(inquiry)
+        given = script.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    context = cast("ToolContext", SimpleNamespace(ask_questions=ask_questions))
+    return in_virtual_time(lambda: elicit(context, "s", wanted)), inquiries
+
+
+NUMBER, NAME = {"type": "number"}, {"type": "string"}
+ODD, ONE = told(fill_in_text="odd"), told(fill_in_text="1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rounds", "expected"),
+    [
+        (form(n=NUMBER), [[ONE]], {"action": "accept", "content": {"n": 1}}),
+        (form(n=NUMBER), [[ODD], [ONE]], {"action": "accept", "content": {"n": 1}}),
+        (form(n=NUMBER), [[ODD], [ODD], [ONE]], {"action": "accept", "content": {"n": 1}}),
+        (form(n=NUMBER), [[ODD], [ODD], [ODD]], {"action": "cancel"}),
+        (form(n=NUMBER), [None], {"action": "decline"}),
+        (form(n=NUMBER), [[ODD], None], {"action": "decline"}),
+        (form(n=NUMBER), [ToolError("nobody")], {"action": "cancel"}),
+        ({"message": "Go?"}, [[told(yes=True)]], {"action": "accept"}),
+        ({"message": "Go?"}, [[told(yes=False)]], {"action": "decline"}),
+        ({"message": "Go?"}, [[told()]], {"action": "decline"}),
+        (form((), **{f"f{number}": NAME for number in range(25)}), [], {"action": "cancel"}),
+    ],
+)
+def test_rounds_of_a_question(wanted: Json, rounds: list[Any], expected: Json) -> None:
+    answer, inquiries = asked(wanted, *rounds)
+    assert answer == expected
+    assert len(inquiries) == len(rounds)
+
+
+def test_only_wrong_answers_are_requested_again() -> None:
+    wanted = form(a=NUMBER, b=NAME, c=NUMBER)
+    text = told(fill_in_text="text")
+    answer, inquiries = asked(wanted, [ODD, text, ODD], [ONE, ODD], [ONE])
+    assert answer == {"action": "accept", "content": {"a": 1, "b": "text", "c": 1}}
+    assert [[question.question for question in one.questions] for one in inquiries] == [
+        ["a?", "b?", "c?"],
+        ["a?", "c?"],
+        ["c?"],
+    ]
+    assert [bool(one.confirm_title) for one in inquiries] == [True, True, False], "one question is not confirmed"
+    assert inquiries[0].confirm_description == "They are sent to the MCP server s together."
+    again = [question.description.startswith("That does not fit; once more. ") for question in inquiries[1].questions]
+    assert again == [True, True]
+    assert not inquiries[0].questions[0].description.startswith("That")
+
+
+CHOICE = {"type": "string", "oneOf": [{"const": "x", "title": "Ex"}, {"const": "y", "title": "X"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "value"),
+    [
+        (CHOICE, told(fill_in_text="EX"), "x"),
+        (CHOICE, told(fill_in_text="X"), "x"),
+        (CHOICE, told(fill_in_text="Y"), "y"),
+        (CHOICE, told(fill_in_text="z"), "wrong"),
+        (CHOICE, told(selected_ids=("y",), fill_in_text="x"), "y"),
+        ({"type": "integer"}, told(fill_in_text="1,5"), "wrong"),
+        ({"type": "integer"}, told(fill_in_text="2,0"), 2),
+        (NUMBER, told(fill_in_text="1,5"), 1.5),
+        (NUMBER, told(fill_in_text="inf"), "wrong"),
+        (NUMBER, told(fill_in_text=" "), "absent"),
+        (NUMBER | {"default": 7}, told(), 7),
+        (NUMBER | {"default": 7}, told(fill_in_text="0"), 0),
+        ({"type": "boolean"}, told(yes=False), False),
+        ({"type": "array", "items": {"enum": ["p", "q"]}}, told(fill_in_text="P"), ["p"]),
+    ],
+)
+def test_values_of_answers(schema: Json, answer: QuestionAnswer, value: object) -> None:
+    for is_required in (False, True):
+        fields = form_fields("s", form(("n",) if is_required else (), n=schema))
+        content, wrong = form_content(fields, [answer])
+        is_wrong = value == "wrong" or (value == "absent" and is_required)
+        assert wrong == (("n",) if is_wrong else ())
+        assert content == ({} if value in ("wrong", "absent") else {"n": value})
+
+
+@pytest.mark.parametrize(
+    ("count", "kind"), [(1, "free_text"), (2, "single_choice"), (12, "single_choice"), (13, "free_text")]
+)
+def test_bounds_of_a_choice(count: int, kind: str) -> None:
+    (field,) = form_fields("s", form(n={"enum": [f"v{number}" for number in range(count)]}))
+    assert field.question.type == kind
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(1_998, False), (1_999, True)])
+def test_bounds_of_a_description(length: int, is_cut: bool) -> None:
+    head = len("The MCP server s asks: ")
+    (field,) = form_fields("s", {"message": "x" * (length + 2 - head)})
+    assert len(field.question.description) == 2_000
+    assert field.question.description.endswith("…") == is_cut
+
+
+def test_bounds_of_a_sentence() -> None:
+    limit = len(error_message(HoldfastError("x" * 10_000)))
+    assert error_message(HoldfastError("x" * limit)) == "x" * limit
+    assert error_message(HoldfastError("x" * (limit + 1))) == "x" * (limit - 1) + "…"
+    assert error_message(ValueError(" a \n b ")) == "ValueError: a b"
+    assert error_message(ValueError()) == "ValueError"
+    failed = ValueError("words")
+    failed.response = SimpleNamespace(status_code=502)  # type: ignore[attr-defined]
+    assert error_message(failed) == "It answered with status 502."
+
+
+def test_an_answer_has_defaults() -> None:
+    assert msgspec.to_builtins(told()) == {"request_id": "q"}

@@ -1,0 +1,145 @@
+"""Looks at the disk: shared, waited for only so long, and told only when something has changed."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.extensions.markdown_dir import CachedScan, ScannedExtension
+from holdfast.testing.gates import start
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
+
+
+class Disk:
+    """What is there, and looks that a test lets end in any order. Threads are futures of the loop here."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.holds = "first"
+        self.changes = 0
+        self.looks: list[asyncio.Future[None]] = []
+        self.is_broken = False
+        self.clock = 0.0
+        self.watch = CachedScan(self.look, "nothing", self._changed)
+        patch.setattr(asyncio, "to_thread", self._threaded)
+        patch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", self._time)
+
+    def look(self) -> str:
+        if self.is_broken:
+            raise OSError("broken")
+        return self.holds
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def _time(self) -> float:
+        self.clock += 0.5
+        return self.clock
+
+    async def _threaded(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
+        seen = work()
+        end = asyncio.get_running_loop().create_future()
+        self.looks.append(end)
+        await end
+        return seen
+
+
+def play(patch: pytest.MonkeyPatch, story: Callable[[Disk], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        disk = Disk(patch)
+        try:
+            await story(disk)
+        finally:
+            await disk.watch.close()
+
+    in_virtual_time(main)
+
+
+def test_what_was_there_before_is_used_when_the_disk_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        began = asyncio.get_running_loop().time()
+        assert await disk.watch.rescan() == "nothing"
+        assert asyncio.get_running_loop().time() - began == 1.0
+        assert not disk.watch.has_scanned
+        disk.looks[0].set_result(None)
+        await elapse(0.01)
+        assert (disk.watch.current, disk.changes, disk.watch.has_scanned) == ("first", 1, True)
+
+    play(monkeypatch, story)
+
+
+def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        for holds, changes in (("first", 1), ("first", 1), ("second", 2)):
+            disk.holds = holds
+            disk.watch.start()
+            await asyncio.sleep(0)
+            disk.looks[-1].set_result(None)
+            await elapse(0.01)
+            assert (disk.watch.current, disk.changes) == (holds, changes)
+
+    play(monkeypatch, story)
+
+
+def test_an_older_look_does_not_take_back_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        disk.watch.start()
+        await asyncio.sleep(0)
+        disk.holds = "second"
+        disk.watch.start()
+        await asyncio.sleep(0)
+        for look in (1, 0):
+            disk.looks[look].set_result(None)
+            await elapse(0.01)
+        assert (disk.watch.current, disk.changes) == ("second", 1)
+
+    play(monkeypatch, story)
+
+
+def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        for _ in range(9):
+            disk.watch.start()
+            await asyncio.sleep(0)
+        assert len(disk.looks) == 4
+        waiting = start(disk.watch.rescan(seconds=50))
+        await elapse(0.01)
+        disk.looks[3].set_result(None)
+        assert await waiting == "first", "who comes later waits for the last of them"
+
+    play(monkeypatch, story)
+
+
+def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        disk.watch.start()
+        await asyncio.sleep(0)
+        disk.looks[0].set_result(None)
+        await elapse(0.01)
+        disk.is_broken = True
+        disk.watch.start()
+        await asyncio.sleep(0)
+        disk.looks[1].set_result(None)
+        await elapse(0.01)
+        assert (disk.watch.current, disk.changes) == ("first", 1)
+
+    play(monkeypatch, story)
+
+
+def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(disk: Disk) -> None:
+        monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
+        looking = ScannedExtension(disk.watch)
+        looking.start()
+        await asyncio.sleep(0)
+        disk.looks[0].set_result(None)
+        await elapse(0.01)
+        disk.holds = "second"
+        assert await looking.rescan() == "second"
+        assert (looking.current, len(disk.looks), disk.changes) == ("second", 1, 2)
+        looking.refresh()
+        await asyncio.sleep(0)
+        assert len(disk.looks) == 2
+        assert list(looking.tools()) == []
+
+    play(monkeypatch, story)

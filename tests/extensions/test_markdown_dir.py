@@ -1,0 +1,136 @@
+"""Looks at the disk: they end, whatever stands there, and read again only what has changed."""
+
+import os
+from pathlib import Path
+
+from holdfast.config.locations import locate_settings
+from holdfast.extensions.markdown_dir import MarkdownDirectory, MarkdownFile
+from holdfast.extensions.search_paths import (
+    SearchPath,
+    agent_directories,
+    claude_settings_files,
+    command_directories,
+    skill_directories,
+)
+
+PROJECT_NAMES = ("agents", "crush", "claude", "cursor", "holdfast")
+
+
+def taken(*folders: SearchPath) -> dict[str, MarkdownFile]:
+    shelf = MarkdownDirectory("files", lambda file: file)
+    return {file.name: file for file in shelf.scan(folders)}
+
+
+def test_directories_are_namespaces(tmp_path: Path) -> None:
+    (tmp_path / "git/deep").mkdir(parents=True)
+    for name in ("a.md", "git/b.MD", "git/deep/c.md", "no.txt"):
+        (tmp_path / name).write_text(name)
+    assert set(taken(SearchPath(str(tmp_path), "user"))) == {"a", "git:b", "git:deep:c"}
+
+
+def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def reading(file: MarkdownFile) -> bytes:
+        read.append(file.name)
+        return file.data
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.md").write_text(name)
+    shelf = MarkdownDirectory("files", reading)
+    folder = SearchPath(str(tmp_path), "user")
+    assert shelf.scan([folder]) == (b"a", b"b")
+    assert shelf.scan([folder]) == (b"a", b"b")
+    (tmp_path / "b.md").write_text("other")
+    (tmp_path / "a.md").unlink()
+    assert shelf.scan([folder]) == (b"other",)
+    assert read == ["a", "b", "b"]
+
+
+def test_hostile_directories_end(tmp_path: Path) -> None:
+    """Links in circles, a pipe, a directory called like a file, a file too large, a link that leads nowhere."""
+    place = tmp_path / "commands"
+    place.mkdir()
+    (place / "loop").symlink_to(place)
+    (place / "self.md").symlink_to(place / "self.md")
+    (place / "gone.md").symlink_to(tmp_path / "nowhere")
+    (place / "dir.md").mkdir()
+    os.mkfifo(place / "pipe.md")
+    (place / "large.md").write_bytes(b"x" * 300_000)
+    (place / "bytes.md").write_bytes(b"\xff\xfe")
+    deep = place
+    for number in range(12):
+        deep = deep / f"d{number}"
+    deep.mkdir(parents=True)
+    (deep / "x.md").write_text("too deep")
+    found = taken(SearchPath(str(place), "user"))
+    assert set(found) == {"self", "gone", "pipe", "large", "bytes"}
+    assert {name for name, file in found.items() if file.error} == {"self", "gone", "pipe", "large"}
+
+
+def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
+    """They would give files of the user's to a model."""
+    secret = tmp_path / "secret.md"
+    secret.write_text("a key")
+    project = tmp_path / "project"
+    (project / "c").mkdir(parents=True)
+    (project / "c/a.md").symlink_to(secret)
+    (project / "c/b.md").symlink_to(project / "own.md")
+    (project / "own.md").write_text("mine")
+    found = taken(SearchPath(str(project / "c"), "project", within=str(project)))
+    assert (found["a"].data, bool(found["a"].error)) == (b"", True)
+    assert found["b"].data == b"mine"
+
+
+def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"{number}.md").touch()
+    assert len(taken(SearchPath(str(tmp_path), "user"))) == 512
+
+
+def test_a_flood_of_words_is_bounded(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}.md").write_bytes(b"x" * 250_000)
+    found = taken(SearchPath(str(tmp_path), "user"))
+    assert 60 < sum(not file.error for file in found.values()) < 70
+
+
+def test_where_people_keep_things(tmp_path: Path) -> None:
+    """The project's above the user's, the directory's above the repository's, our own names last."""
+    home, project = tmp_path / "home", tmp_path / "repo/sub"
+    project.mkdir(parents=True)
+    (tmp_path / "repo/.git").mkdir()
+    environment = {"HOME": str(home)}
+    places = locate_settings(str(project), environment, data_dir=str(tmp_path / "data"))
+
+    def named(folders: tuple[SearchPath, ...]) -> list[str]:
+        return [folder.path.removeprefix(f"{tmp_path}/") for folder in folders if folder.owner != "builtin"]
+
+    assert named(skill_directories(places, environment, ("~x", "/abs", "rel"))) == [
+        "home/.config/crush/skills",
+        "home/.config/agents/skills",
+        "home/.agents/skills",
+        "home/.claude/skills",
+        "home/.config/holdfast/skills",
+        "repo/sub/~x",
+        "/abs",
+        "repo/sub/rel",
+        *(f"repo/{at}.{name}/skills" for at in ("", "sub/") for name in PROJECT_NAMES),
+    ]
+    assert named(command_directories(places, environment))[:4] == [
+        "home/.config/crush/commands",
+        "home/.crush/commands",
+        "home/.claude/commands",
+        "home/.config/holdfast/commands",
+    ]
+    assert named(agent_directories(places, environment))[-1] == "repo/sub/.holdfast/agents"
+    files = claude_settings_files(places, environment)
+    assert [file.owner for file in files] == ["user", *["project"] * 4]
+
+
+def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path)}
+    places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
+    for folders in (claude_settings_files(places, environment), agent_directories(places, environment)):
+        mine = [folder for folder in folders if "/.claude/" in folder.path and "local" not in folder.path]
+        assert [folder.owner for folder in mine] == ["user"]
