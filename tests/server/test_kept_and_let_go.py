@@ -282,7 +282,7 @@ class Endless:
         self.remark, self.is_lost = "", False
         self.stdout, self.stderr = (types.SimpleNamespace(shown=lambda text=text: text) for text in ("out", "err"))
 
-    def keep(self, _: object) -> None:
+    def set_linger(self, _: object) -> None:
         return
 
     def stop(self, _: float) -> None:
