@@ -1,4 +1,4 @@
-"""A reader for tests: it listens to the end and folds what it hears."""
+"""A subscriber for tests that reads to the end and folds the events."""
 
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame

@@ -1,4 +1,6 @@
-"""R6: whatever is published and whoever reads how fast, numbered events arrive once and in order, and the text fits."""
+"""R6: for every sequence of events and speed of readers, numbered events arrive once, in order, and the text is
+whole.
+"""
 
 from collections.abc import Iterator
 

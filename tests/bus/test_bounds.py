@@ -139,7 +139,7 @@ def test_growth_can_be_made_up_for_and_the_rest_cannot(kind: str) -> None:
 
 
 def test_a_reader_that_lost_growth_gets_it_whole_after_the_last_kept_frame() -> None:
-    """Not before, and growth that comes later is sent as it is."""
+    """Not before; later deltas are sent unchanged."""
     backlog = Backlog(SlowReaderPolicy(frames=4))
     reader = backlog.reader(0)
     reader.take(9, list, merge=False)
@@ -155,7 +155,7 @@ def test_a_reader_that_lost_growth_gets_it_whole_after_the_last_kept_frame() -> 
 
 
 def test_frames_that_all_readers_have_are_released() -> None:
-    """A cleared backlog keeps no frame, and whoever stood at its end goes on there."""
+    """A cleared backlog keeps no frame, and readers at its end continue."""
     backlog = Backlog(SlowReaderPolicy())
     reader = backlog.reader(0)
     backlog.append(numbered(1))

@@ -1,4 +1,4 @@
-"""R6 on the bus: hello, what was missed, what comes. No reader waits in vain, and no publisher waits at all."""
+"""R6 on the bus: hello, replay, live events. No reader misses a wake-up, and no publisher blocks."""
 
 import asyncio
 import gc
@@ -117,7 +117,7 @@ async def heard_by(subscription: Subscription, *, stage: Stage, limit: int = 512
 
 
 async def settle(stage: Stage, readers: int) -> None:
-    """Let tasks run until so many readers wait; a reader needs few turns of the loop to come there."""
+    """Let tasks run until so many readers wait; a reader needs a few loop iterations."""
     for _ in range(1000):
         if stage.bus.waiting == readers:
             return

@@ -104,7 +104,7 @@ async def test_an_event_is_held_once_and_none_after_the_end() -> None:
 
 
 async def whole_parts(stage: Stage) -> list[str]:
-    """What a reader that comes now is told of open parts."""
+    """Return the open parts that a new reader receives."""
     subscription = stage.bus.subscribe(None)
     stage_frames: list[Frame] = await subscription.take()
     waiting = asyncio.gather(subscription.take())
@@ -122,7 +122,7 @@ async def whole_parts(stage: Stage) -> list[str]:
 
 
 async def test_open_parts_are_current_when_a_reader_subscribes() -> None:
-    """They are made once for all who come before the next event, numbered or live."""
+    """Created once for all readers that subscribe before the next event, numbered or live."""
     stage = Stage()
     stage.begin()
     stage.grow("one")

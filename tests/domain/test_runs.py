@@ -57,7 +57,7 @@ def test_the_hash_distinguishes_requests() -> None:
 
 
 def test_the_hash_ignores_irrelevant_fields() -> None:
-    """The same request again: whoever sends it, and whether its delivery is spelled out or not."""
+    """A repeated request: from any client, with an explicit or a default delivery."""
     once = Prompt(SESSION, "x", (attachment(),), run_id=RUN)
     again = Prompt(SESSION, "x", (attachment(name="b"),), RUN, delivery="queue", client_id="other", interactive=True)
     assert body_hash(once) == body_hash(again)
