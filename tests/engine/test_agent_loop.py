@@ -1,4 +1,4 @@
-"""The step loop: why a turn goes on, why it ends, what is told in which order."""
+"""The agent loop: when a turn continues or ends, and the order of its events."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Requests for permission: what decides each of them, and how long one waits from every state it can begin in."""
+"""Permission requests: rules, modes and grants that decide them, and their timeout from every initial state."""
 
 import asyncio
 import random

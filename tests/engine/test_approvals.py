@@ -1,4 +1,4 @@
-"""Asks under every interleaving: decided once, withdrawn before their run's end, without effect after a cancel."""
+"""Approvals under every interleaving: resolved once, withdrawn before their run's end, ignored after a cancel."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Summaries: when a conversation is nearly full, what one asks and stores, and what is left when one is cut off."""
+"""Compaction: its threshold, the request and the stored summary, and the state after an interrupted summary."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""C-50: an answer of n words costs n words of writing and of telling, not n times n; and cancels at any moment."""
+"""C-50: bytes stored and published for a response are proportional to its length. R7: cancels at any moment."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What follows when a step is refused or cut off: summaries that do not fit, sessions being deleted, rules, titles."""
+"""Behaviour after a step is refused or cut off: summaries that do not fit, sessions being deleted, rules, titles."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The shell's contract: tasks, ends, and what is left behind. Where time matters it is virtual."""
+"""Contract of the engine: tasks, ends and cleanup. Time is virtual where it matters."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable

@@ -1,4 +1,4 @@
-"""The shell's contract: what is stored before it is answered, told or done. Where time matters it is virtual."""
+"""Contract of the engine: inputs are stored before they are answered. Time is virtual where it matters."""
 
 import asyncio
 

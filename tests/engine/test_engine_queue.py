@@ -1,4 +1,4 @@
-"""The shell's contract: deliveries and the queue."""
+"""Contract of the engine: deliveries and the queue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The shell's contract: what stops runs meets what is on its way, to the disk or to its end."""
+"""Contract of the engine: cancels that meet pending writes and ends."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence

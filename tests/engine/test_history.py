@@ -1,4 +1,4 @@
-"""R7: whatever a conversation went through, what is sent to a provider is acceptable to all of them."""
+"""R7: every stored conversation is converted to one that all providers accept."""
 
 import time
 

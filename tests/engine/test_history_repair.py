@@ -1,4 +1,4 @@
-"""R7: whatever cuts a turn off, what it leaves is whole, and settling it again changes nothing."""
+"""R7: a turn that was cut off anywhere is repaired, and a second repair changes nothing."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The machine, cell by cell and sentence by sentence. `test_lifecycle_walk.py` walks all of it."""
+"""The lifecycle state machine, cell by cell and rule by rule. `test_lifecycle_walk.py` enumerates its lanes."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args

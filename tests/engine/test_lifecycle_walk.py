@@ -1,4 +1,4 @@
-"""The machine, all of it: every lane that four runs can reach, every event in each, every rule at every edge.
+"""Exhaustive walk of the lifecycle: every lane that four runs can reach, every event, every rule on each edge.
 
 The walk keeps, beside the lane, what has happened to each run on the way there (`Past`). It knows that from
 the events and the effects, never from the lane, so that the rules can hold the one against the other. The

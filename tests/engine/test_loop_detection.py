@@ -1,4 +1,4 @@
-"""A model that goes in circles: ten steps are looked at, and the same one more than five times is too often."""
+"""Loop detection: the same step more than five times among the last ten."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What becomes of runs that had no end when the server stopped: R9 and the sentences about crashes."""
+"""Recovery of runs that had no end when the server stopped: R9."""
 
 import msgspec
 

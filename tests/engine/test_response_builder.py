@@ -1,4 +1,4 @@
-"""A model's answer, put together: however it is cut into pieces, the message and what is told of it agree."""
+"""The response builder: for every division of a stream, the message and the published changes agree."""
 
 import pytest
 from hypothesis import given, settings

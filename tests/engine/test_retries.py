@@ -1,4 +1,4 @@
-"""A provider that fails is asked again where that helps, and what it had said is taken back before."""
+"""Retries of failed provider requests; the output of a failed attempt is withdrawn first."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a turn tells and stores while an answer grows, in its first step and in every later one."""
+"""Events and writes of a turn while a response is streamed, in the first and in later steps."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Helpers: runs that a tool sends out, and that end with the run that sent them."""
+"""Sub-agents: runs that a tool starts and that end with the parent run."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The tools of a step: in order or side by side, each call with exactly one result, and none after a cancel."""
+"""The tool calls of a step: sequential or parallel, each with exactly one result, none after a cancel."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a session says it has used: counters are replaced, costs add up, and what is not reported is estimated."""
+"""Usage of a session: token counts are replaced, costs are added, and unreported usage is estimated."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from e2e.tool_client import ToolClient, tool_client
-from extensions.mcp.anything import anything
+from extensions.mcp.json_strategies import anything
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.domain.approvals import QuestionAnswer, QuestionRequest
 from holdfast.domain.messages import ToolResult

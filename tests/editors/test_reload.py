@@ -17,7 +17,7 @@ import pytest_asyncio
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, approve, attended, cancel, where_of
 from e2e.tool_client import ToolClient
-from editors.desk import updates_of
+from editors.editor_client import updates_of
 from holdfast.acp.editor_connection import EditorConnection, StdioPipes
 from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.domain.events import RunCompleteEvent

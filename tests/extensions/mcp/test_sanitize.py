@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything
+from extensions.mcp.json_strategies import anything
 from holdfast.extensions.mcp.sanitize import provider_schema, sanitize_lists, schema_error
 
 _JSON = anything("name", "uri", "type", "properties", "items", "required", "inputSchema", "arguments")

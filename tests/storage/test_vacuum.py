@@ -96,7 +96,7 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     assert after >= before
 
 
-async def test_whoever_comes_waits_for_one_step(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
     told: list[str] = []
     step = IncrementalVacuum.step
@@ -119,7 +119,7 @@ async def test_whoever_comes_waits_for_one_step(ledger: SqliteLedger, monkeypatc
     assert told[:2] == ["step", "write"]
 
 
-async def test_power_may_fail_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """C-55, R11: each step is a transaction that says nothing new."""
     disk = FaultyDisk("shrinking")
     ledger = SqliteLedger(tmp_path / "before", vfs=disk.name)

@@ -1,6 +1,6 @@
 """A server of tools of our own, as a program: says what it is told to, and can be as bad as some are.
 
-    python rogue.py FOLDER WORD...
+    python misbehaving_server.py FOLDER WORD...
 
 The words are its manners: `restless` (each list it gives is another, and it says so at once), `odd` (its lists hold
 what is no tool, and schemas that are none), `twin` (has a tool `b_go`, too), `huge` (an answer that is too large),

@@ -18,15 +18,15 @@ from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.server.workspace_manager import GracePeriods
 from server.helpers import Place, place
 
-__all__ = ["NODE", "PATIENT", "SERVER", "Tongues", "edit", "tongues", "view", "write"]
+__all__ = ["NODE", "PATIENT", "SERVER", "LspWorkspace", "edit", "lsp_workspace", "view", "write"]
 
 PATIENT = WaitLimits(60.0, 60.0, 60.0)
 """On a machine that may be busy: what is tested is what servers say, not when."""
 NODE = Path(__file__).parents[1] / "node/node_modules/.bin"
-SERVER = Path(__file__).with_name("language_server.py")
+SERVER = Path(__file__).with_name("scripted_server.py")
 
 
-class Tongues:
+class LspWorkspace:
     """`folder` is where our server is told its manners; files that end in `zz` are its own."""
 
     def __init__(self, one: ToolClient, folder: Path) -> None:
@@ -82,20 +82,20 @@ class Tongues:
 
 
 @asynccontextmanager
-async def tongues(
+async def lsp_workspace(
     *words: str,
     path: Sequence[Path] = (),
     where: Place | None = None,
     graces: GracePeriods | None = None,
     yolo: bool = True,
     is_set_up: bool = True,
-) -> AsyncIterator[Tongues]:
+) -> AsyncIterator[LspWorkspace]:
     """`path`: directories where language servers are looked for, before the usual ones."""
     env = (f"PATH={':'.join([*map(str, path), '/usr/local/bin', '/usr/bin', '/bin'])}", f"HOME={os.environ['HOME']}")
     async with place() as own, tool_client(where or own, env=env, graces=graces, yolo=yolo) as one:
         folder = one.server.place.root / "ours"
         folder.mkdir(exist_ok=True)
-        made = Tongues(one, folder)
+        made = LspWorkspace(one, folder)
         made.waits(PATIENT)
         if is_set_up:
             await made.set_up(*words)

@@ -147,7 +147,7 @@ async def test_what_a_server_leaves_behind_goes_with_it(tmp_path: Path) -> None:
     async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "forks"))
         left = await _fork(one, tmp_path)
-        (server,) = living(tmp_path, "rogue.py")
+        (server,) = living(tmp_path, "misbehaving_server.py")
         os.kill(server, signal.SIGKILL)
         await gone(*left)
         left = await _fork(one, tmp_path)

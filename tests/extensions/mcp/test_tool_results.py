@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything
+from extensions.mcp.json_strategies import anything
 from holdfast.domain.extensions import McpContents
 from holdfast.extensions.mcp.tool_results import (
     MAX_MEDIA_BYTES,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stock.client import StockClient, new_session
+from stock.recorded_story import Story
 from stock.run import Printed, StockRun
-from stock.story import Story
 from stock.tui import StockTui
 
 FINISHED = "agent_event created agent_finished"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli.isolated_home import IsolatedHome, isolated_home
-from extensions.lsp.tongues import SERVER
+from extensions.lsp.lsp_workspace import SERVER
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A small MCP server that starts in milliseconds, with tools of two servers from the registries.
 
-    python -I -S stub.py time | everything [WORD...]
+    python -I -S stub_server.py time | everything [WORD...]
 
 `time` has `get_current_time` and `convert_time`. `everything` has `echo`, `get-env` and
 `trigger-long-running-operation`, a resource and a prompt with arguments. Further words are ignored.

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from stock.client import StockClient
-from stock.story import Story
+from stock.recorded_story import Story
 from stock.tui import StockTui
 
 FINISHED = "agent_event created agent_finished"

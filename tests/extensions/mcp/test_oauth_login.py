@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from e2e.tool_client import ToolClient, tool_client
-from extensions.mcp.office import Office, browse, office
+from extensions.mcp.authorization_server import Office, browse, office
 from extensions.mcp.servers import add, stands, state
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.messages import ToolResult

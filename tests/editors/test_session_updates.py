@@ -6,7 +6,7 @@ from acp.schema import SessionNotification
 from hypothesis import given
 from hypothesis import strategies as st
 
-from editors.desk import updates_of
+from editors.editor_client import updates_of
 from holdfast.acp.prompt_content import parse_prompt, split_command
 from holdfast.acp.session_updates import SessionUpdates
 from holdfast.acp.tool_calls import call_locations, call_title, file_diffs

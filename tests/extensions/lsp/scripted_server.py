@@ -1,6 +1,6 @@
 """A language server of our own, as a program: says what it is told to, and can be as bad as some are.
 
-    python language_server.py FOLDER [words for a process list]
+    python scripted_server.py FOLDER [words for a process list]
 
 `FOLDER/how` holds its manners, one word a line, read again for every message: `silent` (says nothing of files), `deaf`
 (answers no question), `crash` (ends at the next file), `flood` (says far too much first), `garbage` (says what is no

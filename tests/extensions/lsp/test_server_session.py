@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extensions.lsp.in_memory import SILENT, Program, Site
-from extensions.lsp.test_launches import ERROR, READY, now, play
+from extensions.lsp.test_server_launch import ERROR, READY, now, play
 from holdfast.domain.extensions import NEVER
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST
 from holdfast.extensions.lsp.lsp_types import file_uri
