@@ -1,4 +1,6 @@
-"""R6: whatever is published and whoever reads how fast, numbered events arrive once and in order, and the text fits."""
+"""R6: for every sequence of events and speed of readers, numbered events arrive once, in order, and the text is
+whole.
+"""
 
 from collections.abc import Iterator
 
@@ -176,7 +178,7 @@ def entry(number: int, size: int = 0) -> Entry:
     return Entry(number, event, encode_event(event))
 
 
-def test_growth_is_dropped_before_what_is_numbered() -> None:
+def test_deltas_are_dropped_before_numbered_events() -> None:
     backlog = Backlog(SlowReaderPolicy(frames=8))
     reader = backlog.reader(0)
     for place in range(6):
@@ -222,7 +224,7 @@ def test_a_reader_that_keeps_up_streams_from_a_backlog_full_of_numbered_frames()
         assert [frame.event for frame in reader.take(99, no_parts, merge=False)] == [event]
 
 
-def test_a_lost_number_cuts_the_reader_and_says_where() -> None:
+def test_a_lost_number_cuts_the_reader_with_its_cursor() -> None:
     backlog = Backlog(SlowReaderPolicy(frames=4))
     reader = backlog.reader(0)
     backlog.append(entry(1))
@@ -247,7 +249,7 @@ def test_a_frame_heavier_than_the_bound_is_held_alone() -> None:
     assert (len(backlog), backlog.weight) == (1, len(entry(2).body))
 
 
-def test_a_backlog_that_nobody_reads_stays_bounded() -> None:
+def test_a_backlog_without_readers_stays_bounded() -> None:
     """R11."""
     policy = SlowReaderPolicy(frames=64, bytes=16_000)
     backlog = Backlog(policy)

@@ -91,7 +91,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_backlog_holds_what_the_model_holds(seed: int) -> None:
+def test_the_backlog_agrees_with_the_reference_model(seed: int) -> None:
     """Everything between two readers that begin at the same place: one that has it all, one that the bound has cut."""
     dice = random.Random(seed)
     policy = SlowReaderPolicy(dice.choice((1, 2, 4, 5, 8, 16, 99)), dice.choice((600, 1_000, 2_000, 100_000)))
@@ -139,7 +139,7 @@ def test_growth_can_be_made_up_for_and_the_rest_cannot(kind: str) -> None:
 
 
 def test_a_reader_that_lost_growth_gets_it_whole_after_the_last_kept_frame() -> None:
-    """Not before, and growth that comes later is sent as it is."""
+    """Not before; later deltas are sent unchanged."""
     backlog = Backlog(SlowReaderPolicy(frames=4))
     reader = backlog.reader(0)
     reader.take(9, list, merge=False)
@@ -154,8 +154,8 @@ def test_a_reader_that_lost_growth_gets_it_whole_after_the_last_kept_frame() -> 
     assert [frame.event for frame in reader.take(9, lambda: [whole], merge=False)] == [delta("y")]
 
 
-def test_frames_that_everybody_has_are_released() -> None:
-    """A cleared backlog keeps no frame, and whoever stood at its end goes on there."""
+def test_frames_that_all_readers_have_are_released() -> None:
+    """A cleared backlog keeps no frame, and readers at its end continue."""
     backlog = Backlog(SlowReaderPolicy())
     reader = backlog.reader(0)
     backlog.append(numbered(1))
@@ -184,7 +184,7 @@ def test_a_late_reader_of_a_cleared_backlog_is_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numbered", *LIVE])
-def test_what_is_held_of_a_deleted_session_is_emptied(kind: str) -> None:
+def test_held_events_of_a_deleted_session_are_redacted(kind: str) -> None:
     """In both rings, with number and place; other sessions keep theirs."""
     backlog = Backlog(SlowReaderPolicy())
     reader = backlog.reader(0)

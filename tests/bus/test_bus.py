@@ -1,4 +1,4 @@
-"""R6 on the bus: hello, what was missed, what comes. No reader waits in vain, and no publisher waits at all."""
+"""R6 on the bus: hello, replay, live events. No reader misses a wake-up, and no publisher blocks."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from bus.ears import Ear
+from bus.subscribers import Ear
 from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
@@ -117,7 +117,7 @@ async def heard_by(subscription: Subscription, *, stage: Stage, limit: int = 512
 
 
 async def settle(stage: Stage, readers: int) -> None:
-    """Let tasks run until so many readers wait; a reader needs few turns of the loop to come there."""
+    """Let tasks run until so many readers wait; a reader needs a few loop iterations."""
     for _ in range(1000):
         if stage.bus.waiting == readers:
             return
@@ -132,7 +132,7 @@ async def test_the_bus_is_an_outlet() -> None:
     assert stage.bus.newest == 1
 
 
-async def test_hello_comes_first_and_is_flat() -> None:
+async def test_hello_is_first_and_flat() -> None:
     stage = Stage(stored=3)
     [hello] = await stage.bus.subscribe(None).take()
     assert hello.event == HelloEvent(Hello(cursor=3, oldest=1, epoch=7))
@@ -151,7 +151,7 @@ async def test_replay_then_live(since: int, limit: int) -> None:
     assert stage.bus.newest == subscription.cursor == 8
 
 
-async def test_without_a_number_only_what_comes() -> None:
+async def test_without_a_number_only_new_events() -> None:
     stage = Stage(stored=5)
     subscription = stage.bus.subscribe(None)
     stage.publish(2)
@@ -221,7 +221,7 @@ async def test_a_number_that_is_not_held_is_a_gap(since: int, gaps: int, numbers
     assert (await heard_by(subscription, stage=stage)).numbers == numbers
 
 
-async def test_what_is_thrown_away_during_the_replay_is_a_gap() -> None:
+async def test_events_deleted_during_the_replay_are_a_gap() -> None:
     stage = Stage(stored=8)
     subscription = stage.bus.subscribe(0)
     ear = Ear()
@@ -329,7 +329,7 @@ async def test_frames_are_held_for_readers_that_lack_them_and_for_no_others() ->
     assert stage.bus.held == 0
 
 
-async def test_closing_the_bus_ends_readers_after_what_was_published() -> None:
+async def test_closing_the_bus_ends_readers_after_published_events() -> None:
     stage = Stage(stored=3)
     replaying, greeted = stage.bus.subscribe(0), stage.bus.subscribe(1)
     await greeted.take()
@@ -346,7 +346,7 @@ async def test_closing_the_bus_ends_readers_after_what_was_published() -> None:
     assert await greeted.take() == []
 
 
-async def test_a_failing_log_is_told_and_can_be_asked_again() -> None:
+async def test_an_error_of_the_log_is_raised_and_take_can_be_repeated() -> None:
     stage = Stage(stored=3)
     subscription = stage.bus.subscribe(1)
     for _ in range(2):

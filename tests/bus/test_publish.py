@@ -104,7 +104,7 @@ async def test_an_event_is_held_once_and_none_after_the_end() -> None:
 
 
 async def whole_parts(stage: Stage) -> list[str]:
-    """What a reader that comes now is told of open parts."""
+    """Return the open parts that a new reader receives."""
     subscription = stage.bus.subscribe(None)
     stage_frames: list[Frame] = await subscription.take()
     waiting = asyncio.gather(subscription.take())
@@ -121,8 +121,8 @@ async def whole_parts(stage: Stage) -> list[str]:
     ]
 
 
-async def test_open_parts_are_as_they_are_when_a_reader_comes() -> None:
-    """They are made once for all who come before the next event, numbered or live."""
+async def test_open_parts_are_current_when_a_reader_subscribes() -> None:
+    """Created once for all readers that subscribe before the next event, numbered or live."""
     stage = Stage()
     stage.begin()
     stage.grow("one")
@@ -146,7 +146,7 @@ def changes(kind: ChangeKind) -> list[MessageEvent | RunEvent | SessionEvent]:
 
 @pytest.mark.parametrize("kind", ["created", "updated", "deleted"])
 @pytest.mark.parametrize("place", range(3))
-async def test_only_a_deleted_session_empties_what_is_held(kind: ChangeKind, place: int) -> None:
+async def test_only_a_deleted_session_redacts_held_events(kind: ChangeKind, place: int) -> None:
     event = changes(kind)[place]
     empties = kind == "deleted" and isinstance(event, SessionEvent)
     stage = Stage()

@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from bus.ears import Ear
+from bus.subscribers import Ear
 from holdfast.bus import frames as frames_module
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Bus
@@ -67,7 +67,7 @@ class Stage:
 
 
 async def settle(stage: Stage, readers: int) -> None:
-    """Let tasks run until so many readers wait; a reader needs few turns of the loop to come there."""
+    """Let tasks run until so many readers wait; a reader needs a few loop iterations."""
     for _ in range(1000):
         if stage.bus.waiting == readers:
             return
@@ -148,8 +148,8 @@ async def test_one_encoding_for_a_hundred_readers(monkeypatch: pytest.MonkeyPatc
         assert (task.result().numbers, task.result().text) == ([1], "x" * 21)
 
 
-async def test_publishing_costs_the_same_whoever_lags() -> None:
-    """Counted in function calls: the same with one reader and with a hundred that stand still, less with none."""
+async def test_publishing_costs_the_same_with_slow_readers() -> None:
+    """Counted in function calls: the same with one reader and with a hundred stalled ones, less with none."""
     costs = []
     for readers in (1, 100, 0):
         stage = Stage(SlowReaderPolicy(frames=16))
@@ -177,7 +177,7 @@ def calls_of(stage: Stage) -> int:
 
 @pytest.mark.parametrize("every", [1, 50, 10_000])
 async def test_c50_bytes_per_reader_grow_with_the_answer(every: int) -> None:
-    """Ten times the answer is ten times the bytes, for a reader that keeps up, one that lags, one that stands still."""
+    """Ten times the answer is ten times the bytes, for a fast, a slow and a stalled reader."""
     sizes = []
     for tokens in (300, 3000):
         stage = Stage()
@@ -196,8 +196,8 @@ async def test_c50_bytes_per_reader_grow_with_the_answer(every: int) -> None:
     assert sizes[1] <= 10.5 * sizes[0]
 
 
-async def test_what_grows_while_nobody_listens_is_not_lost() -> None:
-    """R6: the text is whole for whoever comes next, and the deltas after it fit."""
+async def test_text_streamed_without_readers_is_not_lost() -> None:
+    """R6: the next reader receives the whole text, followed by matching deltas."""
     stage = Stage()
     stage.begin()
     stage.grow("seen ")

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bus.ears import Ear
+from bus.subscribers import Ear
 from bus.test_bus import SESSION, Stage, settle
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
@@ -53,13 +53,13 @@ class Client:
         assert isinstance(event, HelloEvent) != self.is_greeted, "hello comes first, and once"
         self.is_greeted = True
         if isinstance(event, HelloEvent) and self.since == 0:
-            # All that is held, and what comes after the newest.
+            # All stored events, then those after the newest.
             self.known |= set(range(1, min(event.payload.oldest - 1, event.payload.cursor) + 1))
         if isinstance(event, GapEvent):
             self.gaps += 1
             assert event.payload.cursor <= self.stage.newest
             self.known |= set(range(1, event.payload.cursor + 1))
-            # What is open comes whole after it.
+            # Open parts follow in full.
             self.ear.text = self.stage.text if self.stage.text else ""
             return
         if frame.number is not None:
@@ -83,7 +83,7 @@ def act(stage: Stage, dice: random.Random, *, loses: bool) -> None:
         case 2:
             stage.bus.publish_live(NOTICE)
         case 3:
-            # Several are written before they are told.
+            # Several events are stored before they are published.
             stage.bus.publish([stage.commit() for _ in range(3)])
         case 4 if loses:
             stage.oldest = dice.randint(stage.oldest, stage.newest + 1)
@@ -117,7 +117,7 @@ async def test_r6_every_combination_of_stream_and_reader(place: int) -> None:
 
 
 async def test_the_sizes_of_pages_and_takes_can_be_one() -> None:
-    """`limit` bounds a page of the log and a take; what is open comes on top."""
+    """`limit` bounds a page of the log and a take; open parts are added."""
     stage = Stage(stored=3)
     subscription = stage.bus.subscribe(0)
     sizes = [len(await subscription.take(1)) for _ in range(4)]
@@ -137,7 +137,7 @@ async def test_a_default_take_is_bounded() -> None:
     assert [len(await subscription.take()) for _ in range(2)] == [512, 88]
 
 
-async def test_frames_are_kept_only_while_somebody_reads() -> None:
+async def test_frames_are_held_only_while_there_are_readers() -> None:
     """Before the first reader, after the last one, and for one that has everything."""
     stage = Stage()
     stage.publish(2)

@@ -1,4 +1,4 @@
-"""What happens in a session while a client misses it: scenarios that every client is tried with."""
+"""Events of a session that a client misses: scenarios for every client."""
 
 import asyncio
 import json

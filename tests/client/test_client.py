@@ -65,7 +65,7 @@ def test_methods_answer_with_the_type_of_their_route(route: Route) -> None:
     assert hints["return"] == expected
 
 
-async def test_every_method_asks_its_route() -> None:
+async def test_every_method_calls_its_route() -> None:
     asked: dict[str, tuple[str, str, bool]] = {}
     name = ""
 
@@ -142,7 +142,7 @@ async def test_c28_a_malformed_error_body_is_never_echoed(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b"null", b'"\xff"'])
-async def test_an_answer_that_cannot_be_read_is_told(body: bytes) -> None:
+async def test_an_undecodable_response_is_an_error(body: bytes) -> None:
     with pytest.raises(BrokenResponse):
         await with_answer(answer(body), lambda client: client.get_session(W, S))
 
@@ -177,7 +177,7 @@ class Forgetful:
             await exchange.say(answer(b"0" if asked.method == "GET" else ACCEPTED))
 
 
-async def test_a_question_on_a_closed_connection_is_asked_again() -> None:
+async def test_an_idempotent_request_is_repeated_on_a_new_connection() -> None:
     script = Forgetful()
     async with Playing(script) as address, Client(address) as client:
         await client.count_queued(W, S)
@@ -221,7 +221,7 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
         await client.send_prompt(W, AgentMessage(S, "again"))
 
 
-async def test_a_connection_that_speaks_unasked_is_dropped() -> None:
+async def test_a_connection_with_unsolicited_data_is_closed() -> None:
     kept_by_client = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -239,14 +239,14 @@ async def test_a_connection_that_speaks_unasked_is_dropped() -> None:
         assert await client.count_queued(W, S) == 1
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_listens() -> None:
     async with Client(Address(path="/nowhere/at/all")) as client:
         with pytest.raises(Unreachable, match="unix:///nowhere/at/all"):
             await client.health()
 
 
 @pytest.mark.parametrize("cut", [0, 10, -1])
-async def test_a_cut_answer_is_told(cut: int) -> None:
+async def test_an_incomplete_response_is_an_error(cut: int) -> None:
     with pytest.raises(ConnectionLost):
         await with_answer(answer(b'{"a":1}')[:cut], lambda client: client.server_config())
 

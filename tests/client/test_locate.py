@@ -268,7 +268,7 @@ def test_of_many_starters_one_starts(stage: Stage) -> None:
     assert len(stage.started()) == 1
 
 
-def test_a_start_that_dies_is_told_with_its_last_words(stage: Stage) -> None:
+def test_a_failed_start_reports_the_last_log_lines(stage: Stage) -> None:
     log = stage.data / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("words of an earlier start\n")

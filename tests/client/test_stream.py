@@ -1,4 +1,4 @@
-"""R6 at the client's end: whatever happens to connections, each numbered event is shown once and in order."""
+"""R6 in the client: whatever happens to connections, each numbered event is returned once and in order."""
 
 import asyncio
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ async def test_r6_cut_at_random_bytes_again_and_again(seed: int) -> None:
     assert items == expected
 
 
-async def test_r6_only_what_follows_the_cursor() -> None:
+async def test_r6_only_events_after_the_cursor_are_returned() -> None:
     items, _ = await follow(iter(()), since=3)
     assert [item.number for item in items] == [10_004, 10_005]
 
@@ -155,7 +155,7 @@ async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
 
 
 @pytest.mark.parametrize("status", [409, 500, 503])
-async def test_a_server_in_trouble_is_asked_again(status: int) -> None:
+async def test_a_failing_server_is_retried(status: int) -> None:
     server = StreamServer(LOG, iter(()))
 
     async def script(exchange: Exchange) -> None:
@@ -175,7 +175,7 @@ async def test_a_server_in_trouble_is_asked_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-async def test_a_request_that_will_never_be_right_is_told(status: int) -> None:
+async def test_a_permanent_error_is_raised(status: int) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(answer(b'{"message":"no"}', status))
@@ -208,7 +208,7 @@ async def test_a_quiet_connection_is_replaced() -> None:
         assert [item.number for item in await numbered(stream, NUMBERS[-1])] == NUMBERS
 
 
-async def test_heartbeats_are_heard_but_not_shown() -> None:
+async def test_heartbeats_keep_the_stream_alive_and_are_not_returned() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(stream_head() + chunk(b": welcome\n\n") + chunk(HELLO))
@@ -233,7 +233,7 @@ async def test_unknown_events_do_not_stop_the_stream() -> None:
     assert items[:2] == [StreamEvent(UnknownEvent("weather", 1), 1), StreamEvent(UnknownEvent(""), 2)]
 
 
-async def test_closing_ends_who_waits_for_an_event() -> None:
+async def test_closing_ends_a_wait_for_an_event() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(stream_head() + chunk(HELLO))
@@ -252,7 +252,7 @@ async def collect(stream: EventStream) -> list[StreamEvent]:
     return [item async for item in stream]
 
 
-async def test_closing_ends_who_waits_for_a_connection() -> None:
+async def test_closing_ends_a_connection_attempt() -> None:
     reached = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -268,7 +268,7 @@ async def test_closing_ends_who_waits_for_a_connection() -> None:
         assert await waiting == []
 
 
-async def test_closing_ends_who_waits_to_try_again() -> None:
+async def test_closing_ends_a_retry_delay() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
 
@@ -301,7 +301,7 @@ async def test_a_cancelled_step_loses_nothing() -> None:
     assert [item.number for item in items if item.number is not None] == NUMBERS
 
 
-async def test_waits_grow_while_nobody_answers_and_start_anew_after_a_hello() -> None:
+async def test_retry_delays_grow_and_are_reset_by_a_hello() -> None:
     waits: list[float] = []
 
     class Noted(Backoff):

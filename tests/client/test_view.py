@@ -1,4 +1,4 @@
-"""The fold behind every screen."""
+"""The view: snapshots and events folded into the state that every client shows."""
 
 import json
 from random import Random
@@ -60,7 +60,7 @@ def world_shown(world: World) -> dict[str, Any]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_snapshot_and_what_follows_is_the_same_as_everything(seed: int) -> None:
+def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
     """R6: number, time and way of joining change nothing. Also for one who keeps only what is looked at."""
     chance = Random(seed)
     world = World(chance)
@@ -113,7 +113,7 @@ def delta(offset: int, text: str) -> StreamEvent:
     return StreamEvent(MessageDeltaEvent(MessageDelta(S1, MessageId("m"), 0, offset, text)))
 
 
-def test_deltas_are_joined_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_are_joined_when_a_message_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many deltas come, the text is copied a few times only."""
     copies: list[int] = []
     extended = growth_module._extended
@@ -139,7 +139,7 @@ def test_growth_of_an_unknown_message_is_ignored() -> None:
     assert view.messages(S1) == ()
 
 
-def test_sessions_nobody_looks_at_keep_no_messages() -> None:
+def test_unwatched_sessions_keep_no_messages() -> None:
     view = View(ViewSettings(keeps_all=False))
     view.load(SnapshotBody(0, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("hi"),), ()), S1)
     view.apply(StreamEvent(MessageEvent(Change("created", message_of("other", "m2", S2))), 1))
@@ -224,7 +224,7 @@ def asked(kind: str, payload: dict[str, object]) -> StreamEvent:
     return decode_event(SseEvent(json.dumps(body).encode()))
 
 
-def test_asks_come_and_go() -> None:
+def test_requests_are_added_and_removed() -> None:
     view = View()
     view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c"}))
     view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2"}))
@@ -237,7 +237,7 @@ def test_asks_come_and_go() -> None:
     assert (view.permissions, view.questions) == ({}, {})
 
 
-def test_the_end_of_a_run_closes_its_asks() -> None:
+def test_the_end_of_a_run_closes_its_requests() -> None:
     """Also when nobody withdrew them, because the server that asked is gone."""
     view = View()
     view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c", "run_id": "r1"}))

@@ -1,4 +1,4 @@
-"""A workspace that lives at random: what it says, and what a snapshot of it would be at every moment."""
+"""A workspace with random events, and its snapshot after each of them."""
 
 from collections.abc import Callable
 from random import Random

@@ -108,7 +108,7 @@ def test_every_kind_of_event_is_shown_here() -> None:
     }  # fmt: skip
 
 
-def test_a_run_complete_always_says_whose_it_is() -> None:
+def test_a_run_complete_always_has_its_ids() -> None:
     """C-31: also when nothing of it is known."""
     empty = RunComplete(SessionId(""), MessageId(""), RunId(""), "failed")
     wire = encode_event(RunCompleteEvent(Change("updated", empty))).decode()

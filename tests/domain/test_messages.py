@@ -71,14 +71,14 @@ def test_each_part_has_its_shape(part: Part, wire: str) -> None:
     assert msgspec.json.decode(wire, type=Part) == part
 
 
-def test_a_message_says_all_that_a_client_relies_on() -> None:
+def test_a_message_has_every_key_that_clients_require() -> None:
     plain = Message((), MessageId("m"), "user", SessionId("s"), "", "", 5, 6)
     wire = '{"parts":[],"id":"m","role":"user","session_id":"s","model":"","provider":"","created_at":5,"updated_at":6}'
     assert json_of(plain) == wire
     assert msgspec.json.decode(wire, type=Message) == plain
 
 
-def test_a_message_leaves_out_what_holds_its_default() -> None:
+def test_a_message_omits_default_values() -> None:
     summary = Message((), MessageId("m"), "assistant", SessionId("s"), "x", "y", 5, 6, True, RunId("r"))
     assert json_of(summary).endswith('"updated_at":6,"is_summary_message":true,"run_id":"r"}')
 
@@ -101,7 +101,7 @@ def test_the_last_finish_counts() -> None:
     assert both.finish == Finish("canceled", 2)
 
 
-def test_what_a_message_holds() -> None:
+def test_parts_of_a_message() -> None:
     full = message("assistant", thought("hm"), said("a"), called("c1"), said("b"), called("c2"), got("c3"))
     assert text_of(full) == "ab"
     assert [call.id for call in full.tool_calls] == ["c1", "c2"]
@@ -128,6 +128,6 @@ _parts = st.lists(
 
 @settings(deadline=None)
 @given(_parts, st.booleans())
-def test_every_message_comes_back_as_it_was(parts: list[Part], is_summary: bool) -> None:
+def test_every_message_survives_encoding(parts: list[Part], is_summary: bool) -> None:
     original = message("assistant", *parts, is_summary=is_summary)
     assert msgspec.json.decode(msgspec.json.encode(original), type=Message) == original

@@ -51,13 +51,13 @@ def different() -> Iterator[Prompt]:
     yield Prompt(SESSION, "x", (attachment(b"a", path="bc"),))
 
 
-def test_the_hash_tells_requests_apart() -> None:
+def test_the_hash_distinguishes_requests() -> None:
     for one, other in combinations(different(), 2):
         assert body_hash(one) != body_hash(other), (one, other)
 
 
-def test_the_hash_overlooks_what_does_not_matter() -> None:
-    """The same request again: whoever sends it, and whether its delivery is spelled out or not."""
+def test_the_hash_ignores_irrelevant_fields() -> None:
+    """A repeated request: from any client, with an explicit or a default delivery."""
     once = Prompt(SESSION, "x", (attachment(),), run_id=RUN)
     again = Prompt(SESSION, "x", (attachment(name="b"),), RUN, delivery="queue", client_id="other", interactive=True)
     assert body_hash(once) == body_hash(again)
@@ -72,12 +72,12 @@ def test_no_text_moves_between_fields_unseen(session: str, prompt: str) -> None:
     assert (body_hash(moved) == body_hash(kept)) == (prompt == "")
 
 
-def test_a_run_leaves_out_what_holds_its_default() -> None:
+def test_a_run_omits_default_values() -> None:
     run = Run(RUN, SESSION, "accepted", "queue", 5)
     assert json_of(run) == ('{"run_id":"r1","session_id":"s1","state":"accepted","delivery":"queue","accepted_at":5}')
 
 
-def test_a_full_run_says_everything() -> None:
+def test_a_full_run_has_every_field() -> None:
     run = Run(
         RUN, SESSION, "ended", "steer", 5, "do it", 2, 9, "summary", (AttachmentNote("a", "text/plain", 3),), "c",
         interactive=True, parent_run_id=RunId("r0"), started_at=6, step=4, cancel_requested=True, cancelled_by="me",

@@ -19,7 +19,7 @@ def test_the_keys_a_client_relies_on_are_always_there() -> None:
     assert set(msgspec.json.decode(json_of(session()))) == ALWAYS
 
 
-def test_todos_and_estimates_are_told_when_there_are_some() -> None:
+def test_todos_and_estimates_are_encoded_if_set() -> None:
     full = msgspec.structs.replace(session(), todos=(Todo("test", "in_progress", "testing"),), estimated_usage=True)
     wire = json_of(full)
     assert wire.endswith(
@@ -28,7 +28,7 @@ def test_todos_and_estimates_are_told_when_there_are_some() -> None:
     assert msgspec.json.decode(wire, type=Session) == full
 
 
-def test_a_patch_replaces_what_it_names_and_nothing_else() -> None:
+def test_a_patch_replaces_only_its_fields() -> None:
     before = msgspec.structs.replace(session("Old"), prompt_tokens=5, cost=1.0, message_count=3)
     after = apply_patch(before, SessionPatch(SESSION, 9, prompt_tokens=7, add_cost=0.5, add_messages=2))
     assert after == msgspec.structs.replace(before, prompt_tokens=7, cost=1.5, message_count=5, updated_at=9)

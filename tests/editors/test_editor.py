@@ -16,7 +16,7 @@ from acp.helpers import embedded_text_resource
 from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
 from cli.isolated_home import IsolatedHome
-from editors.desk import PATIENCE, Desk, desk, server_client
+from editors.editor_client import PATIENCE, Desk, desk, server_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent

@@ -1,4 +1,4 @@
-"""What several tests build and look at."""
+"""Builders and accessors shared by several tests."""
 
 import asyncio
 import random

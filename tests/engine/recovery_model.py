@@ -1,4 +1,4 @@
-"""What a stored workspace looks like after recovery, in the plainest words: the reference of `test_recovery_model`."""
+"""Reference model of a stored workspace after recovery, used by `test_recovery_model`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

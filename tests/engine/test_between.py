@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.helpers import PLAIN, answering, virtual_seconds
-from engine.metered import Meter, MeteredModel, Part, said
+from engine.priced_models import Meter, MeteredModel, Part, said
 from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
@@ -191,7 +191,7 @@ class Listening(NoHooks):
 
 
 @pytest.mark.parametrize("insists", [False, True])
-async def test_what_a_sub_agent_inherits_and_what_its_sender_is_told(insists: bool) -> None:
+async def test_settings_and_errors_pass_between_sub_agent_and_parent(insists: bool) -> None:
     """It insists on a model as its sender does; hooks speak about people's prompts only; why another model answers is
     told with its words.
     """

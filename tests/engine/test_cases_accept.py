@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.held import echo, gated, held, slow_reads
+from engine.gated_worlds import echo, gated, held, slow_reads
 from holdfast.domain.errors import WorkspaceClosing
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Refusal
@@ -76,7 +76,7 @@ async def test_c03_c36_cancel_right_after_the_acceptance_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("after_start", [False, True])
-async def test_c05_a_canceled_turn_writes_what_is_missing(after_start: bool) -> None:
+async def test_c05_the_conversation_of_a_canceled_turn_is_repaired(after_start: bool) -> None:
     """C-05: both messages if the prompt is not there yet, only the answer if it is."""
     model = gated()
     world = await World.open(model)

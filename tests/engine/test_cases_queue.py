@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.held import busy_world, held
+from engine.gated_worlds import busy_world, held
 from holdfast.domain.events import Change, MessageEvent, RunCompleteEvent
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool
@@ -25,7 +25,7 @@ async def test_c15_a_prompt_with_a_run_id_gets_its_own_turn() -> None:
     assert world.end_of("r1").message_id != world.end_of("r2").message_id
 
 
-async def test_c16_what_a_step_boundary_does_with_those_who_wait() -> None:
+async def test_c16_a_step_boundary_folds_steering_prompts_only() -> None:
     """C-16: cancelled ones are gone, steering ones are folded, those with a run id stay in order."""
     tool = GatedTool("wait")
     answers = [Step((Call("wait"),)), *(Step((Say(f"answer {n}"),)) for n in range(4))]
@@ -62,7 +62,7 @@ async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> 
     assert world.end_of("r1").outcome == "completed"
 
 
-async def test_c18_clearing_the_queue_ends_what_it_clears() -> None:
+async def test_c18_clearing_the_queue_ends_the_waiting_runs() -> None:
     """C-18: every cleared prompt ends cancelled, once; the head goes on."""
     world, model = await busy_world()
     await world.prompt("two", "r2")
@@ -76,7 +76,7 @@ async def test_c18_clearing_the_queue_ends_what_it_clears() -> None:
     assert await world.workspace.inputs.clear(world.session) == ()
 
 
-async def test_c19_each_end_is_told_when_its_run_ends_with_its_own_error() -> None:
+async def test_c19_each_end_is_published_when_its_run_ends_with_its_own_error() -> None:
     """C-19: the first run's end precedes the second run's start; the second one's error is its own."""
     model = ScriptedModel([Step((Say("fine"),)), Step((Fail("broken"),))])
     held_model = GatedModel(model)

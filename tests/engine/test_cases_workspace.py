@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from engine.held import busy_world, echo, gated, held
+from engine.gated_worlds import busy_world, echo, gated, held
 from holdfast.domain.errors import (
     EmptyPrompt,
     InvalidRunId,
@@ -97,7 +97,7 @@ async def test_c25_a_text_file_may_stand_for_a_prompt() -> None:
     assert [item.size for item in (await world.run("r1")).attachments] == [15]
 
 
-async def test_c26_shutdown_waits_for_what_was_accepted() -> None:
+async def test_c26_shutdown_waits_for_accepted_runs() -> None:
     """C-26: a prompt accepted a moment ago is parked by a shutdown, and runs at the next start."""
     ledger = MemoryLedger()
     world, _ = await busy_world(ledger)

@@ -1,4 +1,4 @@
-"""Summaries: when a conversation is nearly full, what one asks and stores, and what is left when one is cut off."""
+"""Compaction: its threshold, the request and the stored summary, and the state after an interrupted summary."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_thresholds(window: int, used: int, is_full: bool) -> None:
         (Usage(input_tokens=1, cache_write_tokens=699, output_tokens=100), 3),
     ],
 )
-async def test_what_counts_is_the_size_of_the_context(usage: Usage, count: int) -> None:
+async def test_token_counts_are_the_size_of_the_context(usage: Usage, count: int) -> None:
     model = small(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
     world = await World.open(model, tools=[answering("tool")])
     await world.prompt("go", "r1")
@@ -127,7 +127,7 @@ async def test_a_summary_is_asked_for_without_tools_and_with_the_whole_conversat
     assert texts_of(asked.messages, "user")[0] == "build a boat"
 
 
-async def test_after_a_summary_the_model_knows_what_it_was_doing() -> None:
+async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     model = small(WORK, SUMMARY, DONE)
     world = await World.open(model, tools=[answering("tool")])
     await world.prompt("build a boat", "r1")
@@ -202,7 +202,7 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     await world.assert_valid()
 
 
-async def test_after_a_cancelled_summary_the_conversation_goes_on() -> None:
+async def test_after_a_cancelled_summary_the_conversation_continues() -> None:
     """C-44."""
     model = GatedModel(small(WORK, DONE))
     shutter = Shutter(model)
@@ -331,7 +331,7 @@ async def test_a_summary_by_hand_can_be_cancelled() -> None:
     await world.assert_valid()
 
 
-async def test_a_prompt_that_comes_during_a_summary_gets_a_turn_of_its_own() -> None:
+async def test_a_prompt_during_a_summary_gets_its_own_turn() -> None:
     """Nothing is folded into a summary."""
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY, DONE]))
     world = await World.open(model, settings=PATIENT)

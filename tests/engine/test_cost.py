@@ -1,4 +1,4 @@
-"""C-50: an answer of n words costs n words of writing and of telling, not n times n; and cancels at any moment."""
+"""C-50: bytes stored and published for a response are proportional to its length. R7: cancels at any moment."""
 
 import asyncio
 import random
@@ -60,7 +60,7 @@ async def test_many_calls_with_long_arguments_cost_no_more_than_their_share() ->
 
 
 @pytest.mark.parametrize("pace", [Pace(seconds=3_600.0, characters=20), Pace(seconds=0.0, characters=10**9)])
-async def test_what_is_streamed_is_stored_as_it_grows(pace: Pace) -> None:
+async def test_streamed_text_is_stored_while_it_grows(pace: Pace) -> None:
     """After so many characters, or so much time: a crash loses no more than that."""
     model = GatedModel(ScriptedModel([Step((Say(words(10)),))]), after=9)
     model.midway.shut()
@@ -77,7 +77,7 @@ async def test_what_is_streamed_is_stored_as_it_grows(pace: Pace) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 15])
-async def test_what_was_told_adds_up_to_what_is_stored(turns: int) -> None:
+async def test_published_deltas_add_up_to_the_stored_message(turns: int) -> None:
     """A reader that folds the events of a run misses nothing at any time, however slow the store is."""
 
     async def pace() -> None:

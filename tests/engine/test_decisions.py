@@ -1,4 +1,4 @@
-"""Pure decisions of the engine, a row for each: rulings of hooks, leftovers of a crash, plans, ends, system_prompt."""
+"""Pure decisions of the engine, in tables: hook rulings, unanswered requests, recovery plans, ends, system prompt."""
 
 import json
 from collections.abc import Callable, Sequence

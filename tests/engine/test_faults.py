@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from engine import metered
-from engine.held import busy_world
+from engine import priced_models
+from engine.gated_worlds import busy_world
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
@@ -28,7 +28,7 @@ def echo(_: ModelRequest) -> Step:
     return Step((Say("yes"),))
 
 
-def test_a_run_ends_even_if_it_cannot_be_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     """R2: the end is told, and the next prompt runs."""
 
     def broken(*_: object) -> None:
@@ -105,16 +105,16 @@ class OneByOne(MemoryLedger):
     ids=["stored", "stored at the third attempt", "refused"],
 )
 @pytest.mark.parametrize("outcome", ["completed", "failed"])
-def test_an_end_that_cannot_be_settled_has_the_cost_of_its_run(ledger: OneByOne, share: int, outcome: str) -> None:
+def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: OneByOne, share: int, outcome: str) -> None:
     """The response was paid for, whatever becomes of the conversation; and the cost never keeps the end from its
     place.
     """
     ledger = OneByOne(refuses_costs=ledger.refuses_costs, fails=ledger.fails)
-    answer = metered.said(3) if outcome == "completed" else metered.broken(3, "refused")
+    answer = priced_models.said(3) if outcome == "completed" else priced_models.broken(3, "refused")
 
     async def main() -> None:
-        meter = metered.Meter()
-        world = await World.open(metered.MeteredModel(meter, lambda _: answer), ledger=ledger)
+        meter = priced_models.Meter()
+        world = await World.open(priced_models.MeteredModel(meter, lambda _: answer), ledger=ledger)
         await world.prompt("one", "r1")
         await world.quiet()
         assert world.end_of("r1").outcome == outcome
@@ -127,7 +127,7 @@ def test_an_end_that_cannot_be_settled_has_the_cost_of_its_run(ledger: OneByOne,
         in_virtual_time(main)
 
 
-async def test_what_a_crash_left_ends_also_if_settling_it_is_refused() -> None:
+async def test_recovery_ends_runs_even_if_the_repair_is_refused() -> None:
     ledger = Grudging()
     # Kept until the end: a pending task that is collected is reported.
     _crashed = await busy_world(ledger)
@@ -135,7 +135,7 @@ async def test_what_a_crash_left_ends_also_if_settling_it_is_refused() -> None:
     assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
 
 
-async def test_a_fold_that_breaks_ends_its_host_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of our own there must not stop what carries out everything else of the session."""
     tool = GatedTool("wait")
     world = await World.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
@@ -157,7 +157,7 @@ async def test_a_fold_that_breaks_ends_its_host_and_the_session_goes_on(monkeypa
     assert world.end_of("r2").outcome == "completed"
 
 
-async def test_a_listener_that_breaks_keeps_nobody_from_an_answer() -> None:
+async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> None:
     world = await World.open(ScriptedModel(echo))
     reported: list[str] = []
     loop = asyncio.get_running_loop()

@@ -92,7 +92,7 @@ SAME: dict[str, object] = {
 }
 
 
-def test_what_makes_two_requests_the_same() -> None:
+def test_the_fields_that_identify_a_request() -> None:
     """The body counts; who sent it, and how it is to be watched, does not."""
     plain = Prompt(SessionId("s"), "go", delivery="steer")
     for name, (given, _) in PROMPTS.items():
@@ -204,7 +204,7 @@ def told(world: World, kind: type) -> list[dict[str, object]]:
     return [msgspec.structs.asdict(event.change.object) for event in events]
 
 
-async def test_a_request_tells_all_there_is_to_tell() -> None:
+async def test_a_request_contains_every_field() -> None:
     world = await opened()
     (permission,) = told(world, PermissionRequestEvent)
     assert {name: permission[name] for name in permission if name != "id"} == {
@@ -233,7 +233,7 @@ async def test_a_request_tells_all_there_is_to_tell() -> None:
 
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
-async def test_everybody_learns_who_answered_a_request_and_how(action: str) -> None:
+async def test_a_notification_names_client_and_action(action: str) -> None:
     world = await opened()
     asks = world.workspace.approvals
     (request,) = asks.permissions
@@ -265,7 +265,7 @@ async def test_everybody_learns_who_answered_a_request_and_how(action: str) -> N
     await world.close()
 
 
-async def test_a_dismissal_tells_who_it_was() -> None:
+async def test_a_dismissal_names_the_client() -> None:
     world = await opened()
     asks = world.workspace.approvals
     (batch,) = asks.questions
@@ -336,7 +336,7 @@ def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> N
     in_virtual_time(scene)
 
 
-def test_a_session_is_renamed_whatever_a_title_says_later() -> None:
+def test_a_generated_title_does_not_replace_a_manual_one() -> None:
     async def scene() -> None:
         slow = ScriptedModel(lambda _: Step((Say("A late title"),)), pause=lambda: 5.0)
         models = FixedModels(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN), slow)
@@ -354,7 +354,7 @@ def test_a_session_is_renamed_whatever_a_title_says_later() -> None:
     in_virtual_time(scene)
 
 
-def test_what_a_person_runs_is_read_with_the_next_step() -> None:
+def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
     """And by the next run, if none is under way."""
 
     async def scene() -> None:
@@ -372,7 +372,7 @@ def test_what_a_person_runs_is_read_with_the_next_step() -> None:
     in_virtual_time(scene)
 
 
-def test_runs_say_who_cancelled_them() -> None:
+def test_runs_name_the_client_that_cancelled_them() -> None:
     async def scene() -> None:
         model = ScriptedModel(lambda _: Step((Say("many words " * 9),)), info=PLAIN, pause=lambda: 1.0)
         world = await World.open(model)

@@ -1,4 +1,4 @@
-"""R7: whatever a conversation went through, what is sent to a provider is acceptable to all of them."""
+"""R7: every stored conversation is converted to one that all providers accept."""
 
 import time
 
@@ -88,7 +88,7 @@ def test_each_call_is_followed_by_its_result() -> None:
     assert len({item.id for item in out}) == len(out)
 
 
-def test_what_a_person_ran_during_a_call_stands_behind_its_result() -> None:
+def test_a_shell_command_during_a_call_follows_its_result() -> None:
     """It is stored when it happens, between call and result; no provider takes anything there."""
     out = sent(
         message("user", said("hi")),
@@ -100,7 +100,7 @@ def test_what_a_person_ran_during_a_call_stands_behind_its_result() -> None:
     assert texts_of(out, "user")[-2:] == ["$ ls\na.txt\n(exit code 0)", "and now?"]
 
 
-def test_a_call_without_a_result_gets_one_that_says_so() -> None:
+def test_a_call_without_a_result_gets_an_error_result() -> None:
     """Behaviour of an interrupted call: the model is told that it may have had effects."""
     out = sent(message("user", said("hi")), message("assistant", called("a", name="bash")))
     (result,) = results_of(out)
@@ -131,7 +131,7 @@ def test_the_same_id_in_two_answers_means_two_calls() -> None:
     assert results_of(out)[2].is_error
 
 
-def test_a_result_that_comes_after_a_folded_prompt_still_counts() -> None:
+def test_a_result_after_a_folded_prompt_is_kept() -> None:
     out = sent(
         message("user", said("hi")),
         message("assistant", called("a")),
@@ -153,7 +153,7 @@ def test_arguments_are_always_an_object(input: str) -> None:
     assert [call.input for item in out for call in item.tool_calls] == ["{}"]
 
 
-def test_what_a_tool_did_not_say_is_said() -> None:
+def test_an_empty_tool_result_gets_a_text() -> None:
     out = sent(message("user", said("hi")), message("assistant", called("a")), message("tool", got("a", " \n")))
     assert results_of(out)[0].content == "(no output)"
 
@@ -168,7 +168,7 @@ def test_metadata_is_for_screens_only() -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (ended("canceled"),), (thought("hm"), ended("canceled")), (said(" \n"),)])
-def test_an_answer_that_says_nothing_is_left_out(parts: tuple[Part, ...]) -> None:
+def test_an_empty_response_is_omitted(parts: tuple[Part, ...]) -> None:
     out = sent(message("user", said("hi")), message("assistant", *parts))
     assert shape(out) == ["user"]
     assert texts_of(out, "user") == ["hi", "and now?"]
@@ -368,12 +368,12 @@ def test_building_twice_is_building_once(messages: list[Message]) -> None:
 # Small things.
 
 
-def test_who_said_something() -> None:
+def test_messages_with_user_text() -> None:
     assert has_user_text([message("assistant", said("x")), message("user", said("hi"))])
     assert not has_user_text([message("assistant", said("x")), message("user", said(" ")), message("user", image())])
 
 
-def test_size_counts_what_a_model_reads() -> None:
+def test_size_counts_the_text_for_the_model() -> None:
     parts = (said("ab"), thought("cde"), called("id", '{"a":1}', name="view"), got("id", "done"), image(), ended())
     assert size_of([message("assistant", *parts)]) == 2 + 3 + 4 + 7 + 4
 

@@ -1,4 +1,4 @@
-"""The machine, cell by cell and sentence by sentence. `test_lifecycle_walk.py` walks all of it."""
+"""The lifecycle state machine, cell by cell and rule by rule. `test_lifecycle_walk.py` enumerates its lanes."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -181,7 +181,7 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["steer", "queue", "reject", "interrupt"])
-def test_whoever_finds_the_lane_empty_gets_it(delivery: Delivery) -> None:
+def test_a_run_accepted_in_an_idle_lane_becomes_head(delivery: Delivery) -> None:
     assert transition(Lane(), Accept(A, delivery)) == (Lane(Head(A)), (Spawn(A),))
 
 
@@ -257,7 +257,7 @@ def test_c07_one_cancel_stops_the_active_run_and_the_one_behind_it() -> None:
     assert effects == (Interrupt(A), *cancelled(C), End(A, "cancelled"))
 
 
-def test_c14_what_is_accepted_after_a_cancel_runs_as_if_nothing_had_happened() -> None:
+def test_c14_a_run_accepted_after_a_cancel_is_not_affected() -> None:
     """C-14: A and B are cancelled, C is not."""
     lane, effects = after(Lane(), Accept(A, "queue"), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
     assert effects == (Spawn(A), *cancelled(B))
@@ -266,7 +266,7 @@ def test_c14_what_is_accepted_after_a_cancel_runs_as_if_nothing_had_happened() -
     assert after(lane, Enter(C), Finish(C, "completed")) == (Lane(), (End(C, "completed"),))
 
 
-def test_a_second_cancel_covers_who_came_since_the_first() -> None:
+def test_a_second_cancel_covers_the_runs_accepted_since_the_first() -> None:
     lane, effects = after(busy("active", ()), Cancel(), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
     assert lane == busy("cancelling", (Waiting(C, "queue"),))
     assert effects == (Interrupt(A), *cancelled(B))
@@ -295,7 +295,7 @@ def test_c16_at_a_step_boundary_steering_prompts_fold_and_the_others_stay_in_ord
     assert effects == (*cancelled(B, C), Fold(A, (E,)))
 
 
-def test_each_boundary_folds_those_who_came_since() -> None:
+def test_each_boundary_folds_the_prompts_accepted_since() -> None:
     lane, effects = after(busy("active", (STEER,)), StepBoundary(A), Accept(D, "steer"), StepBoundary(A))
     assert (lane, effects) == (busy("active", (), folded=(B, D)), (Fold(A, (B,)), Fold(A, (D,))))
     assert transition(lane, StepBoundary(A)) == (lane, ())
@@ -361,7 +361,7 @@ def test_only_a_waiting_run_can_be_moved_or_redelivered(run: RunId) -> None:
         assert transition(lane, event) == (lane, (Refuse(run, "not waiting"),))
 
 
-def test_a_lane_goes_on_whatever_became_of_the_head() -> None:
+def test_a_lane_continues_for_every_outcome_of_the_head() -> None:
     """R2: each end belongs to its own run, and is decided before the next run begins."""
     lane, effects = after(
         busy("active"),
@@ -424,6 +424,6 @@ def test_members_and_states() -> None:
     assert members(Lane()) == ()
 
 
-def test_an_illegal_event_says_what_and_where() -> None:
+def test_an_illegal_event_names_event_and_lane() -> None:
     with pytest.raises(IllegalTransition, match=r"Enter\(run='b'\) cannot happen in Lane\(head=Head\(run='a'"):
         transition(busy("accepted"), Enter(B))

@@ -1,4 +1,4 @@
-"""The machine, all of it: every lane that four runs can reach, every event in each, every rule at every edge.
+"""Exhaustive walk of the lifecycle: every lane that four runs can reach, every event, every rule on each edge.
 
 The walk keeps, beside the lane, what has happened to each run on the way there (`Past`). It knows that from
 the events and the effects, never from the lane, so that the rules can hold the one against the other. The
@@ -44,21 +44,21 @@ DELIVERIES: tuple[Delivery, ...] = ("steer", "queue", "reject", "interrupt")
 OUTCOMES: tuple[Literal["completed", "failed"], ...] = ("completed", "failed")
 POSITIONS = range(-1, len(RUNS))
 
-NOBODY: frozenset[RunId] = frozenset()
+NO_RUNS: frozenset[RunId] = frozenset()
 Kind = TypeVar("Kind")
 
 
 class Past(NamedTuple):
-    """What has happened so far. `cancelled` and `stopped` are the runs told to stop, by whoever told them first."""
+    """The history of the runs. `cancelled` and `stopped` are the runs being stopped, by their first cause."""
 
     accepted: int = 0
-    spawned: frozenset[RunId] = NOBODY
-    entered: frozenset[RunId] = NOBODY
-    cancelled: frozenset[RunId] = NOBODY
-    stopped: frozenset[RunId] = NOBODY
-    folded: frozenset[RunId] = NOBODY
-    ended: frozenset[RunId] = NOBODY
-    parked: frozenset[RunId] = NOBODY
+    spawned: frozenset[RunId] = NO_RUNS
+    entered: frozenset[RunId] = NO_RUNS
+    cancelled: frozenset[RunId] = NO_RUNS
+    stopped: frozenset[RunId] = NO_RUNS
+    folded: frozenset[RunId] = NO_RUNS
+    ended: frozenset[RunId] = NO_RUNS
+    parked: frozenset[RunId] = NO_RUNS
 
     @property
     def present(self) -> frozenset[RunId]:
@@ -66,11 +66,11 @@ class Past(NamedTuple):
         return frozenset(RUNS[: self.accepted]) - self.ended - self.parked
 
     @property
-    def told(self) -> frozenset[RunId]:
+    def stopping(self) -> frozenset[RunId]:
         return self.cancelled | self.stopped
 
     def forget(self) -> "Past":
-        """How those came to their end who are gone makes no difference any more."""
+        """Forget how ended and parked runs left: it makes no difference to the lane."""
         spawned, entered, cancelled, stopped, folded = (runs & self.present for runs in self[1:6])
         return Past(self.accepted, spawned, entered, cancelled, stopped, folded, self.ended, self.parked)
 
@@ -105,7 +105,7 @@ def head_of(lane: Lane) -> RunId | None:
 
 @cache
 def events(accepted: int) -> list[LaneEvent]:
-    """All that can be said to a lane, right or wrong; a run that is over is not accepted a second time."""
+    """Return every event, legal or not, except a second acceptance of a run that has left."""
     known = RUNS[:accepted]
     said: list[LaneEvent] = [Cancel(), ClearQueue(), Shutdown()]
     said += [Accept(run, delivery) for run in RUNS[: accepted + 1] for delivery in DELIVERIES]
@@ -117,22 +117,22 @@ def events(accepted: int) -> list[LaneEvent]:
     return said
 
 
-def told_to_stop(past: Past, event: LaneEvent) -> frozenset[RunId]:
-    """Whom the event tells to stop, unless it is refused. Those folded into a run stop with it."""
+def stopped_by(past: Past, event: LaneEvent) -> frozenset[RunId]:
+    """Return the runs that the event stops, unless it is refused. Folded runs stop with their host."""
     here, turn = past.present, past.spawned | past.folded
     match event:
         case Cancel():
             return here
         case Accept(run=run, delivery="interrupt"):
-            return NOBODY if run in here else here
+            return NO_RUNS if run in here else here
         case ClearQueue():
             return here - turn
         case CancelRun(run=run):
             return turn if run in past.spawned else here & {run}
         case Shutdown():
-            return turn if past.entered else NOBODY
+            return turn if past.entered else NO_RUNS
         case _:
-            return NOBODY
+            return NO_RUNS
 
 
 def lived(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
@@ -140,7 +140,7 @@ def lived(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
     if isinstance(event, Move | Redeliver) or (effects and isinstance(effects[0], Refuse)):
         return past
     accepted, spawned, entered, cancelled, stopped, folded, ended, parked = past
-    told = told_to_stop(past, event) - cancelled - stopped
+    told = stopped_by(past, event) - cancelled - stopped
     if told and isinstance(event, Shutdown):
         stopped |= told
     elif told:
@@ -186,7 +186,7 @@ def waiting(lane: Lane) -> list[RunId]:
 
 
 def test_every_accepted_run_leaves_exactly_once() -> None:
-    """Rule 1, R2, C-01: by one end, or by being parked; nobody leaves who is not there."""
+    """Rule 1, R2, C-01: by one end or by being parked; only present runs leave."""
     for edge in walk().all():
         gone = [effect.run for effect in edge.effects if isinstance(effect, End | Park)]
         assert len(gone) == len({*gone}), edge
@@ -200,32 +200,32 @@ def test_a_run_is_in_one_place_from_its_acceptance_until_it_leaves() -> None:
         assert {run for run in RUNS if state_of(lane, run)} == past.present, (lane, past)
 
 
-def test_a_lane_is_what_happened_to_its_runs() -> None:
-    """Rules 3 and 4: the head is what it was told first, the folded share it, who waits was told nothing."""
+def test_a_lane_agrees_with_the_history_of_its_runs() -> None:
+    """Rules 3 and 4: the head has its first cause, folded runs share it, waiting runs have none."""
     for lane, past in walk().places:
         if lane.head is None:
             assert lane == Lane(closing=lane.closing), past
             continue
         run = lane.head.run
-        phase = "cancelling" if run in past.told else "active" if run in past.entered else "accepted"
+        phase = "cancelling" if run in past.stopping else "active" if run in past.entered else "accepted"
         cause = "cancel" if run in past.cancelled else "shutdown" if run in past.stopped else None
         assert (lane.head.phase, lane.head.cause) == (phase, cause), (lane, past)
         assert {*lane.folded} == past.folded, (lane, past)
-        together = past.cancelled if cause == "cancel" else past.stopped if cause else NOBODY
-        assert past.told == together == ({run, *lane.folded} if cause else NOBODY), (lane, past)
+        together = past.cancelled if cause == "cancel" else past.stopped if cause else NO_RUNS
+        assert past.stopping == together == ({run, *lane.folded} if cause else NO_RUNS), (lane, past)
         assert past.entered <= past.spawned == {run}, (lane, past)
 
 
-def test_the_outcome_is_the_first_cause_or_else_what_the_task_achieved() -> None:
+def test_the_outcome_is_the_first_cause_or_the_result_of_the_task() -> None:
     for edge in walk().all():
         for end in edge.of(End):
             expected = edge.event.outcome if isinstance(edge.event, Finish) else None
             caused = "cancelled" if end.run in edge.now.cancelled else "interrupted"
-            assert end.outcome == (caused if end.run in edge.now.told else expected), edge
+            assert end.outcome == (caused if end.run in edge.now.stopping else expected), edge
 
 
-def test_a_cancel_covers_everybody_and_a_second_one_adds_nothing() -> None:
-    """Rule 3, R3, C-07: only the turn under way is left, and it was told to stop."""
+def test_a_cancel_covers_every_run_and_a_second_one_changes_nothing() -> None:
+    """Rule 3, R3, C-07: only the head with its folded runs is left, and it is cancelling."""
     for edge in walk().edges[Cancel]:
         assert members(edge.lane) == (*members(edge.after), *waiting(edge.lane)), edge
         assert edge.after.head is None or edge.after.head.phase == "cancelling", edge
@@ -256,7 +256,7 @@ def test_only_steering_prompts_fold_and_only_into_an_active_run() -> None:
 
 
 def test_the_queue_keeps_its_order() -> None:
-    """Rule 5: those who stay keep place and delivery, a newcomer goes last; only `Move` and `Redeliver` differ."""
+    """Rule 5: waiting runs keep position and delivery, a new one is last; only `Move` and `Redeliver` differ."""
     for edge in walk().all():
         if edge.after is edge.lane:
             continue
@@ -293,7 +293,7 @@ def test_a_run_is_spawned_exactly_when_it_gets_the_lane() -> None:
             assert gets_it == waiting(edge.lane)[:1], edge
 
 
-def test_a_head_that_ends_takes_its_folded_runs_along_and_the_lane_goes_on() -> None:
+def test_a_head_ends_with_its_folded_runs_and_the_lane_continues() -> None:
     """Rule 6, whatever the outcome."""
     for edge in walk().edges[Finish]:
         assert edge.lane.head is not None
@@ -305,20 +305,20 @@ def test_a_head_that_ends_takes_its_folded_runs_along_and_the_lane_goes_on() -> 
         assert list(members(edge.after)) == waiting(edge.lane), edge
 
 
-def test_who_waits_and_is_told_to_stop_ends_at_once_and_nobody_else_does() -> None:
-    """Rule 3, C-17, C-18: whichever way it was told. Only a finish ends those who have the lane."""
+def test_cancelled_waiting_runs_end_at_once() -> None:
+    """Rule 3, C-17, C-18: for every cancelling event. Only a finish ends the head and its folded runs."""
     for edge in walk().all():
         if not isinstance(edge.event, Finish):
-            told = [run for run in waiting(edge.lane) if run in edge.now.told]
+            told = [run for run in waiting(edge.lane) if run in edge.now.stopping]
             assert edge.of(End) == [End(run, "cancelled", waited=True) for run in told], edge
 
 
 def test_the_head_is_interrupted_exactly_when_it_can_be_and_must_be() -> None:
-    """Rule 4, C-03: told to stop while it is active, or entering although it was told before."""
+    """Rule 4, C-03: cancelled while active, or entering after a cancel."""
     for edge in walk().all():
         head, past, now = head_of(edge.lane), edge.past, edge.now
-        is_told_now = head in now.told and head not in past.told and head in past.entered
-        enters_told = isinstance(edge.event, Enter) and head in past.told
+        is_told_now = head in now.stopping and head not in past.stopping and head in past.entered
+        enters_told = isinstance(edge.event, Enter) and head in past.stopping
         assert edge.of(Interrupt) == ([Interrupt(head)] if head and (is_told_now or enters_told) else []), edge
 
 
@@ -359,11 +359,11 @@ def test_who_is_not_refused_is_placed_and_a_retry_changes_nothing() -> None:
             assert members(edge.after) == (*members(edge.lane), run), edge
 
 
-def test_a_shutdown_parks_what_has_not_begun_and_only_that() -> None:
-    """Rule 7: what has begun, or was told to stop before, is left to end."""
+def test_a_shutdown_parks_exactly_the_runs_that_have_not_entered() -> None:
+    """Rule 7: a head that has entered or was cancelled before ends through its finish."""
     for edge in walk().edges[Shutdown]:
         parked = edge.now.parked - edge.past.parked
-        assert parked == edge.past.present - edge.past.entered - edge.past.told - edge.past.folded, edge
+        assert parked == edge.past.present - edge.past.entered - edge.past.stopping - edge.past.folded, edge
         assert not edge.of(End), edge
         assert transition(edge.after, Shutdown()) == (edge.after, ()), edge
 
@@ -382,16 +382,16 @@ def test_a_closing_lane_stays_closed() -> None:
 def can_happen(lane: Lane, past: Past, event: LaneEvent) -> bool:
     match event:
         case Enter(run=run):
-            return run == head_of(lane) and (run not in past.entered or run in past.told)
+            return run == head_of(lane) and (run not in past.entered or run in past.stopping)
         case StepBoundary(run=run):
-            return run == head_of(lane) and (run in past.entered or run in past.told)
+            return run == head_of(lane) and (run in past.entered or run in past.stopping)
         case Finish(run=run):
             return run == head_of(lane)
         case _:
             return True
 
 
-def test_what_cannot_happen_is_illegal_and_nothing_else() -> None:
+def test_exactly_the_impossible_events_are_illegal() -> None:
     """C-01: a run that is over, or has not the lane, neither enters nor steps nor finishes."""
     found = walk()
     for edge in found.all():
@@ -401,7 +401,7 @@ def test_what_cannot_happen_is_illegal_and_nothing_else() -> None:
 
 
 def test_no_lane_is_stuck() -> None:
-    """From everywhere, finishing whoever has the lane makes it idle, one finish for each who had a turn."""
+    """From every lane, finishing one head after the other makes it idle, with one finish per turn."""
     for start, _ in walk().places:
         lane, turns = start, 0
         while lane.head is not None and turns <= len(RUNS):

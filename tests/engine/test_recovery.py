@@ -1,4 +1,4 @@
-"""What becomes of runs that had no end when the server stopped: R9 and the sentences about crashes."""
+"""Recovery of runs that had no end when the server stopped: R9."""
 
 import msgspec
 
@@ -54,7 +54,7 @@ def test_a_sub_agents_run_ends_with_its_parent() -> None:
     assert outcomes(child) == {"c": "interrupted"}
 
 
-def test_what_had_not_started_keeps_its_order() -> None:
+def test_requeued_runs_keep_their_order() -> None:
     decided = plan_recovery([run("a", started_at=5), run("b"), run("c", cancel_requested=True), run("d")], {})
     assert [item.run_id for item in decided.requeued] == ["b", "d"]
 
@@ -75,7 +75,7 @@ async def crashed(ledger: MemoryLedger) -> tuple[World, GatedTool]:
     return world, second
 
 
-async def test_a_crash_ends_what_had_started_and_goes_on_with_what_waited() -> None:
+async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
     """R9: no tool is run again, the conversation is settled, the waiting prompt runs; R2: one end each."""
     ledger = MemoryLedger()
     world, tool = await crashed(ledger)

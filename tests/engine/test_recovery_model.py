@@ -311,7 +311,7 @@ def features(before: Stored) -> Counter[str]:
 
 
 @pytest.mark.parametrize("page", [500, 1, 3])
-def test_recovery_leaves_what_the_reference_says(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_agrees_with_the_reference_model(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With logs that are longer than a page of events, too."""
     monkeypatch.setattr(recovery, "_PAGE_SIZE", page)
     met = sum((run_seeded(life, seed) for seed in range(90 if page == 500 else 12)), Counter[str]())

@@ -1,4 +1,4 @@
-"""A provider that fails is asked again where that helps, and what it had said is taken back before."""
+"""Retries of failed provider requests; the output of a failed attempt is withdrawn first."""
 
 import asyncio
 
@@ -67,7 +67,7 @@ async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
     assert [notice.type for notice in world.notices()] == ["retrying", "retrying", "agent_finished"]
 
 
-async def test_what_a_failed_attempt_said_is_taken_back_durably() -> None:
+async def test_the_output_of_a_failed_attempt_is_withdrawn_durably() -> None:
     world = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
     answers = [event.change.object for event in world.message_events() if event.change.object.role == "assistant"]
     assert [text_of(answer) for answer in answers] == ["", "", "whole"]
@@ -84,7 +84,7 @@ async def test_after_the_last_attempt_its_words_stay_below_the_error() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["quota", "refused", "other"])
-async def test_what_will_not_pass_is_told_at_once(trouble: Trouble) -> None:
+async def test_permanent_errors_are_not_retried(trouble: Trouble) -> None:
     model = ScriptedModel([failing(trouble)])
     world = await play(model, settings=AT_ONCE)
     assert world.end_of("r1").error == f"it is {trouble}"
@@ -158,7 +158,7 @@ async def test_new_credentials_that_are_refused_too_are_the_end() -> None:
     assert len(new.requests) == 1
 
 
-async def test_without_other_credentials_everybody_is_told_to_sign_in() -> None:
+async def test_without_new_credentials_a_re_authenticate_notice_is_published() -> None:
     world = await play(ScriptedModel([failing("credentials")]), settings=AT_ONCE)
     assert [notice.type for notice in world.notices()] == ["re_authenticate", "error", "agent_finished"]
     assert world.notices()[0].error == "it is credentials"
@@ -182,7 +182,7 @@ async def second_run(model: ScriptedModel, settings: EngineSettings = AT_ONCE) -
     return world
 
 
-async def test_a_conversation_that_is_too_long_is_summarised_and_goes_on() -> None:
+async def test_a_conversation_that_is_too_long_is_summarised_and_continued() -> None:
     first, summary, last = Step((Say("hello"),)), Step((Say("the summary"),)), Step((Say("here I am"),))
     model = ScriptedModel([first, failing("overflow"), summary, last])
     world = await second_run(model)

@@ -23,7 +23,7 @@ def test_no_schedule_breaks_a_promise(first: int) -> None:
         try_schedule(seed)
 
 
-def test_the_schedules_meet_what_they_are_meant_to_meet() -> None:
+def test_the_schedules_cover_the_intended_situations() -> None:
     """A random life that never cancels, fails or shuts down would prove nothing."""
     met: Counter[str] = Counter()
 

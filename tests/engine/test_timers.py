@@ -200,7 +200,7 @@ def test_a_run_that_stops_at_once_leaves_no_timer(state: str) -> None:
     in_virtual_time(scene)
 
 
-def test_closing_is_bounded_whoever_does_not_end() -> None:
+def test_closing_is_bounded_for_every_participant() -> None:
     """A tool that does not stop and a store that does not answer: the grace, its margin and the time for writes."""
 
     async def scene() -> None:
@@ -221,7 +221,7 @@ def test_closing_is_bounded_whoever_does_not_end() -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_run_ends_although_what_it_left_behind_does_not(*, fails: bool) -> None:
+def test_a_run_ends_even_if_its_cleanup_does_not(*, fails: bool) -> None:
     """The clean-up has its own limit; one that fails is reported."""
 
     async def scene() -> None:
@@ -336,7 +336,7 @@ async def stop(world: World, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cancel", "cancel_run", "clear"])
-def test_a_slow_disk_keeps_nobody_from_stopping(kind: str) -> None:
+def test_a_slow_disk_does_not_prevent_stopping(kind: str) -> None:
     """The lane is told at once; the answer says after its time that it is not stored."""
 
     async def scene() -> None:

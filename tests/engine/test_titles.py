@@ -1,4 +1,4 @@
-"""Titles: made beside the first turn, by the small model if it can, and never in the way."""
+"""Titles: generated in parallel to the first turn, by the small model if possible."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a session says it has used: counters are replaced, costs add up, and what is not reported is estimated."""
+"""Usage of a session: token counts are replaced, costs are added, and unreported usage is estimated."""
 
 import pytest
 
@@ -52,7 +52,7 @@ async def test_costs_add_up_over_runs() -> None:
     assert (await session_of(world)).cost == pytest.approx(3.0)
 
 
-async def test_what_is_not_reported_is_estimated_and_costs_nothing() -> None:
+async def test_unreported_usage_is_estimated_and_costs_nothing() -> None:
     session = await used(Usage())
     assert session.estimated_usage
     assert session.cost == 0.0
@@ -60,7 +60,7 @@ async def test_what_is_not_reported_is_estimated_and_costs_nothing() -> None:
     assert session.prompt_tokens > 0
 
 
-async def test_an_estimate_counts_a_quarter_of_what_was_sent_and_said() -> None:
+async def test_an_estimate_is_a_quarter_of_the_characters() -> None:
     """Thoughts, text, the name and the arguments of a call are output; its result is input of the next step."""
     first = Step((Think("x" * 40), Say("y" * 80), Call("tool", '{"a":"1"}')))
     ledger = RecordingLedger()
@@ -77,7 +77,7 @@ async def test_a_report_ends_the_estimate() -> None:
     assert session.prompt_tokens == 7
 
 
-async def test_every_step_tells_the_session() -> None:
+async def test_every_step_updates_the_session() -> None:
     """Also the last one, which is stored with the run's end."""
     ledger = RecordingLedger()
     model = ScriptedModel([Step((Call("tool"),), Usage(1, 1)), Step((Say("x"),), Usage(2, 2))])

@@ -1,4 +1,4 @@
-"""One connection in each of its states: what is kept, what is closed, which timers are left. In virtual time."""
+"""A connection in each of its states: reuse, closing, and remaining timers. In virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -94,7 +94,7 @@ ANSWERS: dict[str, tuple[bytes, bool]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("step", [1, 1_000])
-def test_a_whole_answer(name: str, step: int) -> None:
+def test_a_complete_response(name: str, step: int) -> None:
     """Cut at every byte, and in one piece; afterwards the connection is kept or closed, and nothing watches it."""
     data, is_kept = ANSWERS[name]
 
@@ -111,7 +111,7 @@ def test_a_whole_answer(name: str, step: int) -> None:
     on_stage(work)
 
 
-def test_an_answer_that_ends_with_its_connection() -> None:
+def test_a_response_that_ends_with_the_connection() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"\r\nhi")
         stage.connection.connection_lost(None)
@@ -131,7 +131,7 @@ def test_an_answer_that_ends_with_its_connection() -> None:
         (HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n", None),
     ],
 )
-def test_an_answer_that_is_cut(data: bytes, error: Exception | None) -> None:
+def test_an_incomplete_response(data: bytes, error: Exception | None) -> None:
     async def work(stage: Stage) -> None:
         if data:
             stage.connection.data_received(data)
@@ -145,7 +145,7 @@ def test_an_answer_that_is_cut(data: bytes, error: Exception | None) -> None:
     on_stage(work)
 
 
-def test_one_that_was_hung_up_has_not_come_to_its_end() -> None:
+def test_an_aborted_response_is_not_complete() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"\r\n")
         stage.connection.abort()
@@ -156,7 +156,7 @@ def test_one_that_was_hung_up_has_not_come_to_its_end() -> None:
     on_stage(work)
 
 
-def test_a_reader_is_woken_whatever_happens() -> None:
+def test_a_reader_is_always_woken() -> None:
     async def work(_: Stage) -> None:
         ends: tuple[Callable[[Stage], object], ...] = (
             lambda stage: stage.connection.data_received(b"more"),
@@ -177,7 +177,7 @@ def test_a_reader_is_woken_whatever_happens() -> None:
     on_stage(work)
 
 
-def test_nonsense_ends_it() -> None:
+def test_invalid_data_closes_the_connection() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(b"220 mail.test ESMTP\r\n")
         with pytest.raises(ConnectionBroken, match="not HTTP"):
@@ -188,7 +188,7 @@ def test_nonsense_ends_it() -> None:
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(200, True), (201, False)])
-def test_no_more_than_so_many_headers(count: int, is_taken: bool) -> None:
+def test_the_number_of_headers_is_limited(count: int, is_taken: bool) -> None:
     async def work(stage: Stage) -> None:
         lines = b"".join(b"x-%d: y\r\n" % number for number in range(count - 1))
         stage.connection.data_received(HEAD + lines + b"content-length: 0\r\n\r\n")
@@ -201,7 +201,7 @@ def test_no_more_than_so_many_headers(count: int, is_taken: bool) -> None:
     on_stage(work)
 
 
-def test_what_nobody_reads_stops_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_data_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_MAX_UNREAD", 4)
 
     async def work(stage: Stage) -> None:
@@ -236,7 +236,7 @@ def test_reading_pauses_whenever_the_user_does_not_keep_up() -> None:
     on_stage(work)
 
 
-def test_the_rest_of_an_answer_may_come_for_a_moment() -> None:
+def test_the_rest_of_an_abandoned_response_is_drained_for_a_moment() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
         await stage.connection.read()
@@ -281,7 +281,7 @@ def test_an_unused_connection_is_closed_after_a_while() -> None:
     on_stage(work)
 
 
-def test_words_that_nobody_asked_for() -> None:
+def test_unsolicited_data_closes_the_connection() -> None:
     async def work(stage: Stage) -> None:
         stage.connection.data_received(WHOLE)
         await stage.read_all()
@@ -315,7 +315,7 @@ def test_a_request_that_is_over_sends_nothing() -> None:
     on_stage(work)
 
 
-def test_an_answer_notes_when_it_came_and_when_it_began() -> None:
+def test_received_data_update_the_watchdog() -> None:
     async def work(stage: Stage) -> None:
         await pass_time(5)
         stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\n")
@@ -342,7 +342,7 @@ class Counted(RequestWatchdog):
 
 
 @pytest.mark.parametrize("ending", ["answered", "not reached", "broken", "cancelled"])
-async def test_a_watch_of_its_own_ends_with_its_request(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer outlives a request, however it ends."""
     made: list[Counted] = []
     monkeypatch.setattr(Counted, "made", made, raising=False)

@@ -1,4 +1,4 @@
-"""HTTP as bytes: whatever way it is split, the same comes out."""
+"""Requests and responses as bytes: the result does not depend on where the input is split."""
 
 import pytest
 from hypothesis import given
@@ -83,14 +83,14 @@ def test_random_chunks_and_random_splits(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_response_is_refused(name: str) -> None:
+def test_invalid_responses_are_rejected(name: str) -> None:
     reader = ResponseParser()
     with pytest.raises(InvalidResponse):
         reader.feed(BROKEN[name])
 
 
 @pytest.mark.parametrize("name", [name for name in RESPONSES if name != "until the end"])
-def test_a_cut_response_is_told(name: str) -> None:
+def test_an_incomplete_response_is_an_error(name: str) -> None:
     raw = RESPONSES[name][0]
     for place in range(len(raw) - 1):
         reader = ResponseParser()
@@ -99,7 +99,7 @@ def test_a_cut_response_is_told(name: str) -> None:
             reader.end()
 
 
-def test_what_comes_behind_a_response_belongs_to_the_next() -> None:
+def test_input_after_a_response_belongs_to_the_next() -> None:
     for first in (answer(b"one"), CHUNKED + chunk(b"one") + b"0\r\n\r\n", answer()):
         reader = ResponseParser()
         reader.feed(first + answer(b"two"))
@@ -109,7 +109,7 @@ def test_what_comes_behind_a_response_belongs_to_the_next() -> None:
         assert following.feed(reader.rest) == b"two"
 
 
-def test_headers_that_come_twice_are_joined() -> None:
+def test_repeated_headers_are_joined() -> None:
     reader = ResponseParser()
     reader.feed(answer(headers="X-A: 1\r\nx-a:2 \r\n"))
     assert reader.head is not None
@@ -137,7 +137,7 @@ def test_a_request_over_tcp_carries_the_token() -> None:
     assert Address(host="::1", port=2).authority == "[::1]:2"
 
 
-def test_a_post_without_a_body_says_so() -> None:
+def test_a_post_without_a_body_has_a_length_of_zero() -> None:
     assert build_request(SOCKET, "POST", "/v1/x").endswith(b"\r\nContent-Length: 0\r\n\r\n")
 
 
@@ -146,7 +146,7 @@ def test_an_address_does_not_show_its_token() -> None:
 
 
 @pytest.mark.parametrize("token", ["a\r\nX: y", "a\nb", "ä", "a\x00"])
-def test_nothing_can_be_smuggled_into_a_head(token: str) -> None:
+def test_header_injection_is_rejected(token: str) -> None:
     with pytest.raises(ValueError, match="HTTP"):
         build_request(Address(host="h", port=1, token=token), "GET", "/v1/x")
 
@@ -164,7 +164,7 @@ def test_a_name_that_would_be_another_route_is_refused(value: str) -> None:
 
 
 @given(st.text())
-def test_quoting_leaves_only_what_a_path_may_have(text: str) -> None:
+def test_quoted_text_is_valid_in_a_path(text: str) -> None:
     quoted = quote(text)
     assert quoted.isascii()
     assert not set(quoted) & set("/?#& \r\n+")

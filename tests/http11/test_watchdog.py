@@ -1,4 +1,4 @@
-"""The watch over a request, from each of its states, in virtual time."""
+"""The watchdog of a request in each of its states, in virtual time."""
 
 import asyncio
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
     assert in_virtual_time(main) == (True, 1, True)
 
 
-def test_what_is_held_after_the_end_is_closed_at_once() -> None:
+def test_a_connection_registered_after_the_end_is_closed_at_once() -> None:
     async def main() -> list[int]:
         ends: list[int] = []
         for end in (finish, abort):
@@ -136,7 +136,7 @@ def test_what_is_held_after_the_end_is_closed_at_once() -> None:
     assert in_virtual_time(main) == [0, 1, 0, 1, 1, 0]
 
 
-def test_whoever_closes_is_asked_once_each() -> None:
+def test_every_registered_connection_is_aborted_once() -> None:
     async def main() -> list[int]:
         watch, held = RequestWatchdog(10, 3), [Held(), Held()]
         for item in held:

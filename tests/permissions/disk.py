@@ -19,8 +19,8 @@ _LINKS = {
     "/w/out-link": "/out",
     "/w/self": "/proc/self/cwd",
 }
-_FILES = ("a.txt", "b.txt", "src/a.py", "src/b.py", "README.md", "keep/f", "way/f", "out-link/x", "sub/-n")
-_PROGRAMS = {
+_ALWAYS_ASK_FILES = ("a.txt", "b.txt", "src/a.py", "src/b.py", "README.md", "keep/f", "way/f", "out-link/x", "sub/-n")
+_ALWAYS_ASK_PROGRAMS = {
     "/w/shell": "/bin/bash",
     "/w/runner": "/usr/bin/env",
     "/w/toucher": "/usr/bin/touch",
@@ -44,7 +44,7 @@ def expansions(pattern: str) -> Sequence[str] | None:
     """The files that a pattern stands for; itself if there are none. Of `many*` there are too many."""
     if "many" in pattern:
         return None
-    files = [f"/w/{name}" for name in _FILES]
+    files = [f"/w/{name}" for name in _ALWAYS_ASK_FILES]
     depth = pattern.count("/")
     return [file for file in files if fnmatch.fnmatchcase(file, pattern) and file.count("/") == depth] or [pattern]
 
@@ -55,11 +55,11 @@ class FewPrograms:
     def find(self, program: str, directory: str) -> str | None:
         if "/" in program:
             path = posixpath.normpath(posixpath.join(directory, program))
-            return path if path in _PROGRAMS or path.startswith(("/usr/bin/", "/bin/")) else None
+            return path if path in _ALWAYS_ASK_PROGRAMS or path.startswith(("/usr/bin/", "/bin/")) else None
         return {"absent": None, "mine": "/w/bin/mine"}.get(program, f"/usr/bin/{program}")
 
     def is_same(self, path: str, name: str) -> bool:
-        return posixpath.basename(_PROGRAMS.get(path, path)) == posixpath.basename(name)
+        return posixpath.basename(_ALWAYS_ASK_PROGRAMS.get(path, path)) == posixpath.basename(name)
 
 
 DENIED = ("bash(touch *)", "bash(git push *)")

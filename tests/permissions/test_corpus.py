@@ -74,9 +74,9 @@ def test_long_and_deep_lines_are_judged_all_the_same(size: int) -> None:
         assert rules.judge(bash(line)).decision in ("allow", "ask")
 
 
-def test_what_cannot_be_seen_is_said_to_be_there() -> None:
+def test_invisible_characters_make_a_line_uncertain() -> None:
     for line in ("ls\r", "ls\x1b[2K", "ls \u202e", "ls\u00a0x", "ls\x00"):
-        assert parse(line).doubts == ("it holds characters that cannot be seen",)
+        assert parse(line).uncertainties == ("it contains invisible characters",)
 
 
 def test_of_what_is_not_understood_the_commands_are_still_named() -> None:
@@ -88,4 +88,4 @@ def test_of_what_is_not_understood_the_commands_are_still_named() -> None:
         "f() { rm x; }",
     ):
         assert "rm" in [command.name for command in parse(line).commands], line
-        assert parse(line).doubts, line
+        assert parse(line).uncertainties, line

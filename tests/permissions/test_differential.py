@@ -62,12 +62,12 @@ class Stage:
             (programs / name).symlink_to(logger)
         for name in ("a.txt", "b.txt", "src/a.py", "docs/x.md", "data.json"):
             (self.project / name).write_text('{"name": "foo"}\n')
-        self._git("init", "-q")
-        self._git("add", ".")
-        self._git("commit", "-q", "-m", "first")
+        self._is_readonly_git_here("init", "-q")
+        self._is_readonly_git_here("add", ".")
+        self._is_readonly_git_here("commit", "-q", "-m", "first")
         (self.project / "a.txt").write_text("foo\nbar\n")
 
-    def _git(self, *words: str) -> None:
+    def _is_readonly_git_here(self, *words: str) -> None:
         who = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *who, *words], cwd=self.project, check=True, env=self.environment(os.environ["PATH"]))
 
@@ -179,17 +179,17 @@ def spelt(options: Options) -> list[str]:
 
 def tries() -> Iterator[list[str]]:
     """For each program lines in which an option stands before, or behind, words that some program would write to."""
-    tables = {name: looks.options for name, looks in PROGRAMS.items() if name not in NOT_TRIED}
-    tables |= {f"git {name} {looks.verb}": looks.options for name, looks in git_readonly._SUBCOMMANDS.items()}
+    tables = {name: use.options for name, use in PROGRAMS.items() if name not in NOT_TRIED}
+    tables |= {f"git {name} {use.verb}": use.options for name, use in git_readonly._SUBCOMMANDS.items()}
     dice = random.Random(20261116)
     for name, options in tables.items():
         start = f"{name} '{SCRIPTS[name]}'" if name in SCRIPTS else name
         known = spelt(options)
         acting = [f"{start} {option} {words}" for option in known for words in ACTING]
-        plain = [f"{start} {option} {words}" for option in known for words in WORDS]
-        plain += [f"{start} a.txt {option}" for option in known]
-        for some, most in ((acting, 4 if options is ANY else 20), (plain, 6)):
-            yield dice.sample(some, min(most, len(some)))
+        operands = [f"{start} {option} {words}" for option in known for words in WORDS]
+        operands += [f"{start} a.txt {option}" for option in known]
+        for some, limit in ((acting, 4 if options is ANY else 20), (operands, 6)):
+            yield dice.sample(some, min(limit, len(some)))
 
 
 def test_an_option_whose_value_is_left_out_does_not_hide_what_follows(stage: Stage) -> None:

@@ -18,7 +18,7 @@ DOUBTED = ["bash -l -c ls", "bash -c ls $x", "bash -c ls -x", "sh -xc ls -c"]
 @pytest.mark.parametrize("line", PLAIN)
 def test_a_literal_text_is_read_through(line: str) -> None:
     found = read_line(line)
-    assert (found.hidden, found.doubts) == ((), ())
+    assert (found.hidden, found.uncertainties) == ((), ())
     assert [command.argv[0].text for command in found.commands] == ["ls"]
 
 
@@ -30,5 +30,5 @@ def test_what_a_shell_may_run_besides_is_hidden(line: str) -> None:
 @pytest.mark.parametrize("line", DOUBTED)
 def test_a_known_text_in_an_unusual_call_is_doubted(line: str) -> None:
     found = read_line(line)
-    assert found.doubts
+    assert found.uncertainties
     assert "ls" in [command.argv[0].text for command in found.commands]

@@ -1,4 +1,4 @@
-"""Every error type has its status and its body; a fault of our own, and whatever is no error of ours, tells nothing."""
+"""Status and body of every error type; internal errors and foreign exceptions reveal nothing."""
 
 import importlib
 import json

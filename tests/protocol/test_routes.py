@@ -1,4 +1,4 @@
-"""The table of routes: complete, without doubles, and served whole."""
+"""The route table is complete, has no duplicates, and is served completely."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_every_route_has_its_handler() -> None:
     assert all(callable(HANDLERS[route.name]) for route in ROUTES if not route.streams)
 
 
-def test_the_document_speaks_of_every_route() -> None:
+def test_the_document_contains_every_route() -> None:
     paths = document()["paths"]
     for route in ROUTES:
         operation = paths[route.full_path][route.method.lower()]
@@ -55,7 +55,7 @@ def test_each_error_has_the_status_that_was_promised() -> None:
         assert problem_of(error).message == str(error)
 
 
-def test_a_fault_of_our_own_tells_nothing_of_itself() -> None:
+def test_an_internal_error_reveals_nothing() -> None:
     assert status_of(ValueError("secret")) == 500
     assert "secret" not in problem_of(ValueError("secret")).message
 

@@ -1,4 +1,4 @@
-"""A local HTTP server that answers with what a test put there, and remembers what it was asked."""
+"""A local HTTP server with configured responses, which records its requests."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the tests of the adapters stand on: each adapter with each wire it speaks, against a server of ours."""
+"""Set-up for adapter tests: each adapter with each of its wires, against a local server."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager

@@ -1,4 +1,4 @@
-"""What is sent to a model is put together in time proportional to the conversation: counted, not timed."""
+"""A request is assembled in time proportional to the conversation: counted, not timed."""
 
 import sys
 from types import FrameType

@@ -1,4 +1,4 @@
-"""What holds for every adapter on every wire it speaks."""
+"""Requirements for every adapter on every wire."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ async def test_every_part_arrives_in_order(subject: Subject) -> None:
 
 
 @subjects
-async def test_answers_come_as_they_are_said(subject: Subject) -> None:
+async def test_parts_are_yielded_as_they_are_received(subject: Subject) -> None:
     """Nothing is kept back until the end."""
     gate = Gate()
     async with serving(Reply((Say(("one",)), gate, Say(("two",))))) as server:
@@ -75,7 +75,7 @@ async def test_answers_come_as_they_are_said(subject: Subject) -> None:
 
 @subjects
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter", "tool_calls"])
-async def test_the_reason_to_finish_is_told(subject: Subject, finish: StepFinish) -> None:
+async def test_the_finish_reason_is_reported(subject: Subject, finish: StepFinish) -> None:
     if subject.wire == "mistral" and finish == "content_filter":
         # It has no word for it.
         return
@@ -135,7 +135,7 @@ async def test_half_a_character_is_replaced(subject: Subject, size: int) -> None
 
 
 @subjects
-async def test_without_usage_none_is_told(subject: Subject) -> None:
+async def test_without_usage_none_is_reported(subject: Subject) -> None:
     async with serving(Reply((Say(("so",)),))) as server:
         parts = await collect(subject.on(server.base_url(subject.wire)))
     assert not [part for part in parts if isinstance(part, UsagePart) and part.usage.input_tokens]
@@ -147,7 +147,7 @@ def pieces_of(size: int) -> Callable[[bytes], list[bytes]]:
 
 @subjects
 @pytest.mark.parametrize("size", [1, 7, 64])
-async def test_bytes_may_come_in_any_pieces(subject: Subject, size: int) -> None:
+async def test_a_body_can_be_split_anywhere(subject: Subject, size: int) -> None:
     async with serving(FULL, msgspec.structs.replace(FULL, pieces=pieces_of(size))) as server:
         model = subject.on(server.base_url(subject.wire))
         assert shape(await collect(model)) == shape(await collect(model))
@@ -186,7 +186,7 @@ REFUSALS = (
 
 @subjects
 @pytest.mark.parametrize("refused", REFUSALS, ids=lambda item: f"{item.status}-{item.trouble}")
-async def test_refusals_say_what_they_are(subject: Subject, refused: Refused) -> None:
+async def test_error_statuses_are_classified(subject: Subject, refused: Refused) -> None:
     """One attempt, no more; the key never appears."""
     body = refused.body.replace("KEY", KEY).encode()
     async with serving(Reply(status=refused.status, headers=refused.headers, body=body)) as server:
@@ -315,7 +315,7 @@ def held(phase: str, gate: Gate) -> Reply:
 @subjects
 @pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
-async def test_whoever_leaves_closes_the_connection(subject: Subject, phase: str, how: str) -> None:
+async def test_ending_the_iteration_closes_the_connection(subject: Subject, phase: str, how: str) -> None:
     """The server sees it, whatever it was doing."""
     gate = Gate()
     async with serving(held(phase, gate)) as server:

@@ -1,4 +1,4 @@
-"""Our own connections, against servers that behave in many ways. Told in bytes."""
+"""Provider connections against servers with unusual behaviour, at the level of bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,14 +51,14 @@ async def answering(*answers: bytes, closes: bool = False) -> AsyncIterator[tupl
 
 
 @pytest.mark.parametrize("rest", [CHUNKED, COUNTED], ids=["chunked", "counted"])
-async def test_answers_that_came_whole_leave_the_connection_open(rest: bytes) -> None:
+async def test_complete_responses_leave_the_connection_open(rest: bytes) -> None:
     async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + rest) as (url, counts):
         for _ in range(3):
             assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
     assert counts == [3]
 
 
-async def test_a_server_may_ask_to_close() -> None:
+async def test_a_server_can_request_the_connection_to_be_closed() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + KIND + COUNTED) as (url, counts):
         for _ in range(2):
             await collect(LEAN.on(url))
@@ -86,14 +86,14 @@ async def test_news_before_the_answer_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-le", b""])
-async def test_what_is_no_answer(answer: bytes) -> None:
+async def test_responses_that_are_not_a_stream(answer: bytes) -> None:
     async with answering(answer, closes=True) as (url, _):
         with pytest.raises(ProviderError) as caught:
             await collect(LEAN.on(url))
     assert caught.value.trouble == "connection"
 
 
-async def test_a_connection_that_says_something_unasked_is_not_used_again() -> None:
+async def test_a_connection_with_unsolicited_data_is_not_reused() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + COUNTED + b"HTTP/1.1 200 OK\r\n\r\n") as (url, counts):
         for _ in range(2):
             assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")

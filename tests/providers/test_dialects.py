@@ -1,4 +1,4 @@
-"""How each server is told to reason."""
+"""Reasoning parameters for each kind of server."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_each_has_its_own_words(way: str, info: ModelInfo, effort: str, body: di
     assert reasoning_body(way, info, Selection(reasoning_effort=effort)) == body
 
 
-def test_nothing_is_said_unless_somebody_asked() -> None:
+def test_no_dialect_is_sent_unless_reasoning_is_requested() -> None:
     assert reasoning_body("openrouter", LEVELS, Selection()) == {}
     assert reasoning_body("openrouter", ModelInfo("p", "m"), Selection(reasoning_effort="high")) == {}
 

@@ -1,4 +1,4 @@
-"""What servers offer, asked of real sockets; and what is made of nonsense."""
+"""Model discovery over real sockets, with valid and invalid responses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ def ollama(server: JsonServer) -> DiscoveryTarget:
     return DiscoveryTarget(f"{server.url}/v1", "ollama")
 
 
-async def test_ollama_tells_context_sizes_and_abilities(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_ollama_reports_context_sizes_and_capabilities(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers = {"/api/tags": TAGS, "/api/show": show, "/api/ps": {"models": [{"model": "old:1b"}]}}
     finding = await discovery.query(ollama(server))
     assert finding.has_answered
@@ -65,7 +65,7 @@ async def test_ollama_without_details_still_has_models(server: JsonServer, disco
     assert [found.id for found in (await discovery.query(ollama(server))).models] == ["qwen3:8b", "old:1b"]
 
 
-async def test_lm_studio_tells_what_is_loaded(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_lm_studio_reports_loaded_models(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/api/v0/models"] = {
         "data": [
             {
@@ -84,13 +84,13 @@ async def test_lm_studio_tells_what_is_loaded(server: JsonServer, discovery: Mod
     assert (eyes.id, eyes.context_window, eyes.images) == ("eyes", 32_768, True)
 
 
-async def test_an_older_lm_studio_is_asked_the_common_way(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_an_older_lm_studio_is_queried_by_the_openai_api(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "big"}]}
     (found,) = (await discovery.query(DiscoveryTarget(f"{server.url}/v1", "lmstudio"))).models
     assert found.id == "big"
 
 
-async def test_any_server_is_asked_with_its_key(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_any_server_is_queried_with_its_key(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "m", "max_model_len": 4_096}, {"id": "text-embedding-3"}]}
     finding = await discovery.query(DiscoveryTarget(f"{server.url}/v1/", headers=(("authorization", "Bearer k"),)))
     assert [(found.id, found.context_window) for found in finding.models] == [("m", 4_096)]
@@ -98,7 +98,7 @@ async def test_any_server_is_asked_with_its_key(server: JsonServer, discovery: M
     assert server.asked == ["GET /v1/models"]
 
 
-async def test_an_ollama_that_nobody_called_so_is_recognised(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_an_ollama_server_is_recognised_by_its_models(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers = {
         "/v1/models": {"data": [{"id": "qwen3:8b", "owned_by": "library"}]}, "/api/tags": TAGS, "/api/show": show,
     }  # fmt: skip
@@ -106,7 +106,7 @@ async def test_an_ollama_that_nobody_called_so_is_recognised(server: JsonServer,
     assert (found.context_window, found.tools) == (40_960, True)
 
 
-async def test_a_llama_cpp_tells_its_window(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_llama_cpp_reports_its_context_size(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers = {
         "/v1/models": {"data": [{"id": "gguf", "owned_by": "llamacpp"}]},
         "/props": {"default_generation_settings": {"n_ctx": 16_384}},
@@ -121,7 +121,7 @@ async def test_nonsense_is_nothing(server: JsonServer, discovery: ModelDiscovery
     assert (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models == ()
 
 
-async def test_nobody_there_is_nothing_at_once(discovery: ModelDiscovery) -> None:
+async def test_a_refused_connection_is_an_empty_result_at_once(discovery: ModelDiscovery) -> None:
     finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{await silent_port()}/v1", "ollama"))
     assert not finding.has_answered
     assert finding.models == ()
@@ -144,7 +144,7 @@ async def test_a_server_that_hangs_is_given_up(
     assert finding.models == ()
 
 
-async def test_many_who_ask_at_once_are_one(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_concurrent_queries_share_one_request(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
@@ -156,7 +156,7 @@ async def test_many_who_ask_at_once_are_one(server: JsonServer, discovery: Model
     assert server.asked == ["GET /v1/models"]
 
 
-async def test_one_who_gives_up_does_not_spoil_it_for_the_others(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_a_cancelled_query_does_not_affect_other_callers(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
@@ -190,7 +190,7 @@ async def test_answers_are_kept_for_a_while(server: JsonServer) -> None:
     assert len(server.asked) == 4, "who has nothing is asked again sooner"
 
 
-async def test_asking_in_the_background_waits_for_nobody(server: JsonServer, discovery: ModelDiscovery) -> None:
+async def test_a_background_query_does_not_wait(server: JsonServer, discovery: ModelDiscovery) -> None:
     server.held.clear()
     place = DiscoveryTarget(f"{server.url}/v1")
     discovery.query_in_background(place)

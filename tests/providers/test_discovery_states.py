@@ -1,4 +1,4 @@
-"""Discovery with the network replaced: requests, order, limits, and what is kept for how long. In virtual time."""
+"""Discovery with the network replaced: requests, order, limits, and cache lifetimes. In virtual time."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The exact words of provider errors: their source in the response, their bounds, and the advice for each kind."""
+"""Exact texts of provider errors: source in the response, limits, and advice for each kind."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""What kind of failure it is: one row for each clause of the classification, and exceptions of libraries by name."""
+"""Classification of failures: one row for each clause, and exceptions of libraries by name."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ STATUSES: dict[int, tuple[Trouble, Trouble, Trouble, Trouble, Trouble]] = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_status_and_what_is_said_with_it(status: int) -> None:
+def test_statuses_and_messages_are_classified(status: int) -> None:
     words = ("", QUOTA, LONG, KEY, BUSY)
     assert tuple(status_error(PLACE, status, {}, said(text), now=0).trouble for text in words) == STATUSES[status]
 
@@ -116,7 +116,7 @@ def test_each_wording_is_known(trouble: Trouble) -> None:
     assert {text: error_in_stream(PLACE, text).trouble for text in texts} == dict.fromkeys(texts, trouble)
 
 
-def test_too_much_was_asked_for_is_no_overflow() -> None:
+def test_a_too_large_output_limit_is_no_overflow() -> None:
     for name in ("max_tokens", "max_output_tokens", "max_completion_tokens"):
         assert error_in_stream(PLACE, f"{name} exceeds the maximum of 5").trouble == "other"
         for word in ("context", "input", "prompt", "messages"):
@@ -134,7 +134,7 @@ def test_too_much_was_asked_for_is_no_overflow() -> None:
         (429, "false", "refused"),
     ],
 )
-def test_a_provider_decides_whether_to_come_back(status: int, wish: str, trouble: Trouble) -> None:
+def test_the_retry_header_decides_about_a_retry(status: int, wish: str, trouble: Trouble) -> None:
     assert status_error(PLACE, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
 
 
@@ -236,7 +236,7 @@ def test_titles_tell_the_kinds_apart() -> None:
         ("http://localhost.test/v1", True, "connection"),
     ],
 )
-def test_nobody_is_waited_for_where_no_server_runs(url: str, is_refused: bool, trouble: Trouble) -> None:
+def test_a_refused_local_connection_is_not_retried(url: str, is_refused: bool, trouble: Trouble) -> None:
     assert connection_error(ErrorContext("p", base_url=url), "no", is_refused=is_refused).trouble == trouble
     assert is_loopback(url) == (trouble == "not_running" or not is_refused)
 
@@ -270,7 +270,7 @@ def test_a_secret_that_is_the_beginning_of_another(secrets: tuple[str, ...]) -> 
         ("https://host/me@x", "https://host/me@x"),
     ],
 )
-def test_what_looks_like_a_secret(text: str, shown: str) -> None:
+def test_texts_that_look_like_secrets_are_redacted(text: str, shown: str) -> None:
     assert redact(text, ()) == shown
 
 
@@ -350,7 +350,7 @@ def test_failures_of_our_own_connections() -> None:
     assert "the connection was refused" in str(fault(wrapped)), "our own words before those of the library"
 
 
-def test_what_the_watch_knows_comes_first() -> None:
+def test_the_watchdog_takes_precedence_over_the_exception() -> None:
     known = ProviderError("as it is", trouble="quota")
     assert fault(known, has_stalled=True) is known
     assert fault(named("TransportError"), has_stalled=True).trouble == "stalled"

@@ -1,4 +1,4 @@
-"""Behind a proxy connections are httpx2's own: what holds for ours holds for them."""
+"""Connections through a proxy are those of httpx2 and meet the same requirements."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ async def beyond(reply: Reply, subject: Subject) -> AsyncIterator[tuple[ModelSer
 
 @subjects
 @pytest.mark.usefixtures("proxy")
-async def test_answers_come_through(subject: Subject) -> None:
+async def test_responses_pass_a_proxy(subject: Subject) -> None:
     async with beyond(Reply((Say(("one",)),)), subject) as (_, url):
         assert (await collect(subject.on(url)))[-1] == FinishedPart("stop")
 
@@ -69,7 +69,7 @@ async def test_answers_come_through(subject: Subject) -> None:
 @subjects
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("early", [True, False], ids=["before headers", "in the middle"])
-async def test_whoever_leaves_closes_the_connection(subject: Subject, *, early: bool) -> None:
+async def test_ending_the_iteration_closes_the_connection(subject: Subject, *, early: bool) -> None:
     gate = Gate()
     reply = Reply((Say(("one",)),), before_head=gate) if early else Reply((Say(("one",)), gate, Say(("two",))))
     async with beyond(reply, subject) as (server, url):

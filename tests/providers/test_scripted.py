@@ -1,4 +1,4 @@
-"""The scripted model: what it plays, how it breaks, and that it always hangs up."""
+"""The scripted model: its script, its failures, and the end of its streams."""
 
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -45,7 +45,7 @@ def test_words_add_up_to_the_text(text: str) -> None:
     assert all(" " not in token[1:] for token in tokens)
 
 
-async def test_text_comes_word_by_word() -> None:
+async def test_text_is_streamed_word_by_word() -> None:
     assert await parts_of(Step((Say("to be or"),))) == [
         TextDelta("to"), TextDelta(" be"), TextDelta(" or"), FinishedPart("stop"),
     ]  # fmt: skip
@@ -58,7 +58,7 @@ async def test_thoughts_may_be_signed() -> None:
     ]  # fmt: skip
 
 
-async def test_a_call_comes_in_pieces() -> None:
+async def test_a_tool_call_is_streamed_in_parts() -> None:
     assert await parts_of(Step((Call("view", '{"a":1}', ToolCallId("c1")),))) == [
         ToolCallStart(ToolCallId("c1"), "view"),
         ToolCallDelta(ToolCallId("c1"), '{"a'),
@@ -75,7 +75,7 @@ async def test_calls_get_ids_of_their_own() -> None:
     assert len(set(ids)) == 3
 
 
-async def test_usage_is_told_if_there_is_some() -> None:
+async def test_usage_is_reported_if_there_is_any() -> None:
     assert UsagePart(Usage(1, 2)) in await parts_of(Step((Say("a"),), Usage(1, 2)))
     assert not any(isinstance(part, UsagePart) for part in await parts_of(Step((Say("a"),))))
 
@@ -113,7 +113,7 @@ async def test_it_can_hang_up() -> None:
     assert await parts_of(Step((Say("a"), Fail(hangs_up=True), Say("never")), Usage(1))) == [TextDelta("a")]
 
 
-async def test_whoever_stops_listening_closes_the_stream() -> None:
+async def test_ending_the_iteration_closes_the_stream() -> None:
     model = ScriptedModel([Step((Say("a b c"),))])
     async with aclosing(model.stream(REQUEST)) as stream:
         assert await anext(stream) == TextDelta("a")
@@ -132,7 +132,7 @@ async def test_it_pauses_after_each_part() -> None:
     assert len(await played(model)) == len(pauses) == 3
 
 
-async def test_it_says_that_it_is_scripted() -> None:
+async def test_the_model_identifies_itself_as_scripted() -> None:
     assert ScriptedModel([]).info.model == "scripted"
 
 

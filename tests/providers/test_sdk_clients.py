@@ -1,4 +1,4 @@
-"""What the client of each library is made with: every field of `ModelAccess` is given to it, or left out on purpose."""
+"""Construction of SDK clients: every field of `ModelAccess` is passed, or omitted on purpose."""
 
 import importlib
 import os

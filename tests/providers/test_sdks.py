@@ -1,4 +1,4 @@
-"""What the adapter on pydantic-ai sends, and what it says when something is missing."""
+"""Requests of the pydantic-ai adapter, and its errors when a library or a key is missing."""
 
 import base64
 import re
@@ -66,7 +66,7 @@ async def sent(subject: Subject, request: ModelRequest, **fields: Any) -> dict[s
 
 
 @pytest.mark.parametrize("subject", SDKS, ids=str)
-async def test_a_conversation_is_sent_whole(subject: Subject) -> None:
+async def test_a_conversation_is_sent_completely(subject: Subject) -> None:
     body = msgspec.json.encode(await sent(subject, talk(data=PICTURE))).decode()
     for piece in ("Be brief.", "See:", "Looking.", "a b", "And?", PICTURE, "Lists a directory."):
         assert piece in body, piece
@@ -124,7 +124,7 @@ async def test_a_kind_that_is_none() -> None:
     assert caught.value.trouble == "refused"
 
 
-async def test_without_a_key_nobody_is_asked() -> None:
+async def test_without_a_key_no_request_is_sent() -> None:
     with pytest.raises(ProviderError, match="holdfast login acme") as caught:
         await collect(PydanticModel(ModelInfo("acme", "m"), ModelAccess(), Selection(), kind="anthropic"))
     assert caught.value.trouble == "credentials"
@@ -143,7 +143,7 @@ async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: py
     assert caught.value.trouble == "refused"
 
 
-async def test_a_piece_that_does_not_fit_is_not_asked_for_again() -> None:
+async def test_an_invalid_chunk_is_not_retried() -> None:
     """Gemini with a signature that is none: the next answer would have the same."""
     part = {"text": "hm", "thought": True, "thoughtSignature": "%%% the-secret"}
     piece = {"candidates": [{"content": {"role": "model", "parts": [part]}}]}
@@ -237,7 +237,7 @@ def test_no_library_is_loaded_before_it_is_needed() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_what_was_loaded_is_never_searched_for_garbage() -> None:
+def test_imported_sdks_are_excluded_from_garbage_collection() -> None:
     """A look through a library's objects would stop every stream of the server for a quarter of a second."""
     script = (
         "import asyncio, gc\n"

@@ -1,4 +1,4 @@
-"""Turns over a real wire that meet troubles: by pairs, at each answer, they send and store what an easy turn does."""
+"""Turns with failures, in pairs, over a real wire: they send and store the same as turns without failures."""
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import combinations_with_replacement, product

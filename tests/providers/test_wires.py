@@ -1,4 +1,4 @@
-"""What goes over each wire: every option of a selection, every counted token, and reasoning to its own model only."""
+"""Content of each wire: every option of a selection, every token count, and reasoning for its own model only."""
 
 from itertools import product
 from typing import Any

@@ -197,7 +197,7 @@ def test_the_attached_are_those_with_a_stream_who_look_at_the_session() -> None:
             assert attached(presence, room, SEEN) == len(looking), (presence, past)
 
 
-def test_what_cannot_happen_is_illegal_and_nothing_else() -> None:
+def test_exactly_the_impossible_events_are_illegal() -> None:
     def cannot(past: Past, event: PresenceEvent) -> bool:
         match event:
             case CreateOver():

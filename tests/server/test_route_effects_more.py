@@ -17,10 +17,10 @@ from server.helpers import RawStream, exchange, inside
 __all__ = ["ELSEWHERE", "ServerMetrics"]
 
 ELSEWHERE = {
-    "lsp_diagnostics": "tests/extensions/lsp/test_servers.py",
-    "mcp_auth": "tests/extensions/mcp/test_login.py",
-    "mcp_auth_url": "tests/extensions/mcp/test_login.py",
-    "mcp_pending_auth": "tests/extensions/mcp/test_login.py",
+    "lsp_diagnostics": "tests/extensions/lsp/test_lsp_manager.py",
+    "mcp_auth": "tests/extensions/mcp/test_oauth_login.py",
+    "mcp_auth_url": "tests/extensions/mcp/test_oauth_login.py",
+    "mcp_pending_auth": "tests/extensions/mcp/test_oauth_login.py",
 }
 """Routes that need a language server, or a login."""
 SMALL = Path(__file__).with_name("small_mcp.py")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stock.client import ChangedWorkspace
-from stock.story import check_shape
+from stock.recorded_story import check_shape
 from stock.tui import StockTui
 from stock.wire import Pool
 

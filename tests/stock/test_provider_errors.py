@@ -9,9 +9,9 @@ import pytest
 
 from model_server.script import Reply, Say
 from model_server.server import Asked, ModelServer
+from stock.recorded_story import Story
 from stock.run import Printed, StockRun
 from stock.servers import Process
-from stock.story import Story
 from stock.tui import StockTui
 
 SETTINGS = """

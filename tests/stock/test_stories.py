@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.testing.gates import start
 from stock.client import StockClient
+from stock.recorded_story import Story
 from stock.run import Printed, StockRun
 from stock.servers import HeldModel, Process
-from stock.story import Story
 from stock.tui import StockTui
 
 FINISHED = "agent_event created agent_finished"

@@ -1,4 +1,4 @@
-"""The terminal app against the real server, with somebody in front of it."""
+"""Drives the real terminal app against a real server: presses keys, and waits for what the screen shows."""
 
 import asyncio
 import io
@@ -19,6 +19,10 @@ from holdfast.tui.widgets.composer import Composer
 from server.helpers import EchoModel, Place, Server, place, serving
 
 __all__ = ["AppDriver", "drawn", "open_app", "running_server"]
+
+
+_POLL_INTERVAL = 0.005
+"""Seconds between two checks of a condition: the screen does not report its changes."""
 
 
 class KeyboardClock:
@@ -56,21 +60,22 @@ class AppDriver:
     def composer(self) -> Composer:
         return self.app.context.composer
 
-    async def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+    async def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition; fail with a picture of the screen."""
         try:
             async with asyncio.timeout(20):
-                while not is_so():
+                while not condition():
                     assert self.app.is_running, f"the app ended before: {what}"
-                    await asyncio.sleep(_moment())
+                    await asyncio.sleep(_POLL_INTERVAL)
         except TimeoutError:
-            raise AssertionError(f"it did not come to: {what}\n{self.picture()}") from None
+            raise AssertionError(f"timed out waiting for: {what}\n{self.picture()}") from None
 
     async def wait_for_text(self, text: str) -> None:
-        """Until the conversation shows it."""
+        """Wait until the conversation contains a text."""
         await self.wait_until(lambda: text in self.conversation(), text)
 
     async def wait_for_panel(self, kind: type[object]) -> None:
-        """Until such a panel is shown, and the keyboard knows of it."""
+        """Wait until a panel of this kind is shown and can receive keys."""
         await self.wait_until(
             lambda: isinstance(self.app.approvals.panel, kind) and bool(self.app.approvals.keyboard.request),
             kind.__name__,
@@ -89,33 +94,38 @@ class AppDriver:
         await self.wait_until(lambda: self.app.approvals.keyboard.is_settled, "an active request")
 
     async def wait_for_no_panel(self) -> None:
+        """Wait until no request is shown."""
         await self.wait_until(lambda: self.app.approvals.panel is None, "no request is shown")
 
     async def wait_for_dialog(self, kind: type[object]) -> None:
-        """Until such a dialog is open, and can be answered."""
+        """Wait until a dialog of this kind is open and can receive keys."""
         await self.wait_until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
         await self.pilot.pause()
 
     async def wait_for_no_dialog(self) -> None:
+        """Wait until the main screen is shown."""
         await self.wait_until(lambda: len(self.app.screen_stack) == 1, "the conversation again")
 
     def conversation(self) -> str:
+        """Return the rendered lines of the conversation."""
         rows = self.app.context.transcript.rows.rows
         return "\n".join(strip.text.rstrip() for row in rows for strip in row.lines or ())
 
     def line(self, name: str) -> str:
+        """Return the content of a text line of the main screen."""
         return str(self.app.context.line(name).render())
 
     async def submit(self, text: str, key: str = "enter") -> None:
+        """Insert a text into the composer and press a key."""
         self.composer.insert(text)
         await self.pilot.press(key)
 
     async def wait_for_notice(self, text: str) -> None:
-        """Until a note at the side says it."""
+        """Wait until a notice contains a text."""
         await self.wait_until(lambda: any(text in note.message for note in self.app._notifications), text)
 
     def picture(self) -> str:
-        """The whole screen as text, without what differs from run to run."""
+        """Return the whole screen as text, without the parts that differ between runs."""
         wide, high = self.app.size
         console = Console(
             width=wide, height=high, file=io.StringIO(), force_terminal=True, record=True, legacy_windows=False
@@ -128,13 +138,13 @@ class AppDriver:
         text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
         text = re.sub(r"\b\d+ s\b", "0 s", text).replace("Thought for 0 s", "Thought")
         text = re.sub(r"[\u2800-\u28ff]", "⠋", text)
-        # How long the instructions of a model are is no part of a screen.
+        # The length of the system prompt is not part of a screen.
         text = re.sub(r" {3,}(?=\S.*? [\d.]+k? tokens \()", "   ", re.sub(r"[\d.]+k? tokens \(", "800 tokens (", text))
         return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def drawn(screen: AppDriver) -> list[Segment]:
-    """All that the terminal is told to show now."""
+    """Return everything that is drawn on the terminal."""
     update = screen.app.screen._compositor.render_update(full=True, screen_stack=screen.app._background_screens)
     return [segment for segment in Console(width=200).render(cast(RenderableType, update)) if not segment.control]
 
@@ -148,6 +158,7 @@ async def open_app(
     project: str = "project",
     yolo: bool = False,
 ) -> AsyncIterator[AppDriver]:
+    """Open the app in a project of a server, and wait until it is connected."""
     where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
     clock = KeyboardClock()
     app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo, clock=clock)
@@ -159,10 +170,6 @@ async def open_app(
 
 @asynccontextmanager
 async def running_server(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
+    """Run a server with this model, by default one that echoes prompts."""
     async with place() as where, serving(where, model or EchoModel()) as server:
         yield where, server
-
-
-def _moment() -> float:
-    """Between two looks at a screen that tells nobody when it has changed."""
-    return 0.005

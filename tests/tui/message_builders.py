@@ -1,4 +1,4 @@
-"""Messages of a conversation, and what they look like."""
+"""Builds messages of a conversation, and renders their blocks."""
 
 from rich.console import Console
 

@@ -25,11 +25,11 @@ async def test_welcome_screen_shows_directory_and_instructions() -> None:
 
 
 class _Real(EchoModel):
-    """Not the tour's: with that one nobody is offered a description of the project."""
+    """A model that is not scripted: only then the description of the project is offered."""
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo("somebody", "real")
+        return ModelInfo("provider", "real")
 
 
 async def test_start_action_names_the_configured_guide_file() -> None:

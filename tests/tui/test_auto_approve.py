@@ -1,4 +1,4 @@
-"""Tools act without asking only after a confirmation, and every screen shows it."""
+"""Auto-approval requires a confirmation, and every screen shows it."""
 
 from holdfast.tui.screens.dialogs import AutoApprove
 from tui.app_driver import open_app, running_server

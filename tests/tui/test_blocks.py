@@ -1,4 +1,4 @@
-"""The pure parts of the terminal app: what is shown, before anything is drawn."""
+"""Blocks of a conversation, and their layout: the pure parts of the terminal app."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Changes, words of blocks, names of files, notes to those who look away: the pure parts of the terminal app."""
+"""Diffs, text of blocks, file mentions, attachments and notifications: the pure parts of the terminal app."""
 
 import random
 from difflib import unified_diff
@@ -106,7 +106,7 @@ def test_diff_has_two_columns_on_wide_screens() -> None:
 
 @pytest.mark.parametrize("split", [True, False])
 def test_diff_has_syntax_highlighting(split: bool) -> None:
-    """On the backgrounds that say what came and went; and not a character is another than without them."""
+    """Highlighting keeps the backgrounds of added and removed lines, and changes no character."""
     lines = diff_lines('def f():\n\treturn "one"\n', 'def f():\n\treturn "two"  # \x1b[2J\ufeff\n')
     console = Console(width=120)
     options = console.options

@@ -1,4 +1,4 @@
-"""What opens above the conversation, answered with keys; and what others answer first."""
+"""Approvals, questions, lists and dialogs, answered with keys or by other clients."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def made(server: Server, name: str = "made.txt") -> Path:
 
 
 def acting(*calls: Call) -> ScriptedModel:
-    """Calls the tools, one after the other, and says what came of them."""
+    """Return a model that calls the tools one after the other, and repeats their results."""
 
     def answer(request: ModelRequest) -> Step:
         done = 0

@@ -1,4 +1,4 @@
-"""What people brought along: how it stands is seen, why it fails is said, prompts of servers are commands."""
+"""MCP servers, language servers and skills: their states, errors and prompts."""
 
 from extensions.mcp.servers import STUB_EVERYTHING, STUB_TIME, needs_node
 from holdfast.domain.events import Change, LspEvent, McpEvent

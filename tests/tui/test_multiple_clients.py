@@ -1,4 +1,4 @@
-"""The same session on several screens, a server that dies, a terminal without colours, somebody who looks away."""
+"""One session in several clients, a killed server, NO_COLOR, and a user who looks at another window."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def test_two_clients_show_the_same_conversation() -> None:
 
 
 async def test_app_survives_a_killed_server() -> None:
-    """Nothing is lost and nothing flickers: what was shown stays while the connection is gone."""
+    """The conversation stays on the screen while the connection is lost, and nothing is missing afterwards."""
     async with place() as where:
         where.project()
         app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
@@ -193,7 +193,7 @@ async def test_retries_of_a_provider_are_shown() -> None:
 
 
 async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
-    """With the real server: what a command prints comes before its end, and a helper's tools stand below its call."""
+    """With the real server: output appears while a command runs, and the tools of a sub-agent below its call."""
     async with place() as where, process(where):
         app = HoldfastApp(
             ServerLocation(where.address, str(where.data), can_be_started=False), where.project(), yolo=True
@@ -219,7 +219,7 @@ async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
 
 
 async def test_events_during_opening_of_a_session_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot that was on its way when the stream went on does not take back what the stream said."""
+    """A snapshot that is older than events of the stream does not undo them."""
     async with running_server() as (_, server), open_app(server) as screen:
         other, workspace = await server.opened()
         session = await other.create_session(workspace, "Busy")

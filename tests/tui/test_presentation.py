@@ -1,4 +1,4 @@
-"""What a terminal is told and what it tells: no text steers it, keys of every age count, colours come from themes."""
+"""Sanitised text, key encodings, themes, and the contents of lists."""
 
 import json
 from typing import Any

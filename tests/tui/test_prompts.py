@@ -1,4 +1,4 @@
-"""What one writes: queued, steered, taken back, with files along, found again. With keys, against the real server."""
+"""Prompts: sent, queued, steered, cancelled, restored, completed and searched; with keys, against the real server."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What changes is drawn, however busy the machine is."""
+"""Frames are drawn however busy the machine is."""
 
 import pytest
 from textual.timer import Timer

@@ -1,6 +1,6 @@
-"""The main screens as they are: line by line, and as the images that the documents show, colours and all.
+"""The main screens, compared line by line with stored texts, and with the images of the documentation.
 
-`HOLDFAST_SCREENS=write` stores them anew: look at what changed.
+`HOLDFAST_SCREENS=write` stores them again; review the differences.
 """
 
 import json
@@ -22,7 +22,7 @@ from tui.app_driver import AppDriver, open_app, running_server
 
 STORED = Path(__file__).parent / "screens"
 SHOWN = ("welcome", "permission", "answer", "question")
-"""What the documents show."""
+"""Screens that are images of the documentation."""
 IMAGES = Path(__file__).parents[2] / "docs/images"
 ANSWER = """Here is what I found.
 
@@ -74,7 +74,7 @@ def steps() -> Sequence[Step]:
 
 
 def compare(screen: AppDriver, name: str) -> None:
-    """With what is stored."""
+    """Compare a screen with its stored text and image."""
     check(STORED / f"{name}.txt", screen.picture())
     size, _, what = name.partition("-")
     if size == "middle" and what in SHOWN:
@@ -90,7 +90,7 @@ def check(path: Path, seen: str) -> None:
 
 
 def image(screen: AppDriver) -> str:
-    """The screen as it is seen, without what differs from run to run, and without anything to be fetched."""
+    """Return the screen as an image, without parts that differ between runs and without external fonts."""
     svg = screen.app.export_screenshot(title="holdfast")
     # As long as the directory of a test, so that nothing moves.
     svg = svg.replace(screen.app.connection.directory, "/home/anneke/src/project")

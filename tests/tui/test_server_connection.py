@@ -1,7 +1,7 @@
-"""The terminal app's connection to the server, without the app: what it knows after events were missed.
+"""The terminal app's connection to the server, without the app: its state after events were missed.
 
 Two connections are in the same session, and the stream of one of them loses everything that happens in a scenario.
-After the gap both must know the same.
+After the gap both must have the same state.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def one() -> AsyncIterator[ToolClient]:
 
 
 class Watched:
-    """A link, and a way to wait for its changes."""
+    """A connection whose changes can be awaited."""
 
     def __init__(self, one: ToolClient) -> None:
         self._news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The real command in a real terminal: started, written to, watched, cancelled, left. Needs tmux."""
+"""The real command in a real terminal. Needs tmux."""
 
 import os
 import re
@@ -32,7 +32,7 @@ class Terminal:
             for name, value in os.environ.items()
             if name not in ("TMUX", "TMUX_PANE", "HOLDFAST_HOST", "NO_COLOR")
         } | {"HOLDFAST_DATA_DIR": str(self.data), "XDG_RUNTIME_DIR": str(root), "XDG_CONFIG_HOME": str(root / "config")}
-        # Some shells export them; the terminal is what counts.
+        # Some shells export them; they must not override the size of the terminal.
         self.environment |= {"COLUMNS": str(size[0]), "LINES": str(size[1])}
 
     def tmux(self, *arguments: str) -> str:
@@ -41,7 +41,7 @@ class Terminal:
 
     def open(self, command: str = COMMAND) -> None:
         wide, high = map(str, self._size)
-        # The shell goes on after the app, so that one sees what it left behind.
+        # The shell continues after the app, so that its remains are visible.
         after = f"{command}; echo left with $?; exec sleep 1000"
         self.tmux("new-session", "-d", "-x", wide, "-y", high, "-c", str(self.project), after)
 
@@ -57,7 +57,7 @@ class Terminal:
     def until(self, text: str, *, is_there: bool = True) -> str:
         deadline = time.monotonic() + _PATIENCE
         while (text in (screen := self.screen())) is not is_there:
-            assert time.monotonic() < deadline, f"{text!r} did not come or go:\n{screen}"
+            assert time.monotonic() < deadline, f"{text!r} did not appear or disappear:\n{screen}"
             self.tmux("run-shell", f"sleep {_moment()}")
         return screen
 
@@ -74,7 +74,7 @@ class Terminal:
 
 
 def _moment() -> float:
-    """Between two looks at a terminal, which tells nobody when it has changed."""
+    """Return the seconds between two checks: a terminal does not report its changes."""
     return 0.05
 
 
@@ -170,7 +170,7 @@ def test_external_editor_returns_its_text(terminal: Terminal) -> None:
 
 
 def test_no_color_and_no_terminal(terminal: Terminal) -> None:
-    """No colour code is written where nobody wants one, and a pipe is told what to use instead."""
+    """NO_COLOR suppresses all colour codes; without a terminal the command names the alternative."""
     terminal.environment["NO_COLOR"] = "1"
     terminal.open()
     terminal.until("Write what you want done")

@@ -1,4 +1,4 @@
-"""What somebody has to see is in sight: all of a change, the answers of a dialog, every word of a model."""
+"""Everything that the user needs for a decision is visible: whole changes, all answers, every word of a model."""
 
 import json
 from functools import partial
@@ -56,7 +56,7 @@ def test_answer_has_no_superfluous_blank_lines() -> None:
 
 @pytest.mark.parametrize("split", [True, False])
 def test_wrapped_diff_shows_whole_lines(split: bool) -> None:
-    """What stands behind the edge of the screen would be done, too."""
+    """Text beyond the edge of the screen would be executed, too."""
     new = "x = 1" + " " * 100 + "; import os; os.system('evil')  # 日本語日本語日本語"
     lines = diff_lines("x = 1\n", new + "\n")
     console = Console(width=40, color_system=None)
@@ -97,7 +97,7 @@ def test_subagent_result_is_rendered_as_markdown() -> None:
 
 
 def test_retry_time_precedes_the_reason() -> None:
-    """On a narrow screen only one of them is seen."""
+    """On a narrow screen only one of the two is visible."""
     runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]
     notice = AgentNotice("retrying", "far: no answer. Is it up? Trying again in 4 s (2 of 5).")
     assert describe_activity(runs, None, notice) == "Trying again in 4 s (2 of 5): far: no answer. Is it up?"
@@ -118,7 +118,7 @@ def test_text_has_enough_contrast(theme: Theme, palette: Palette) -> None:
 
 
 def test_key_descriptions_are_not_dimmed() -> None:
-    """It stands in lines that are muted already: both together cannot be read on paper."""
+    """The lines are muted already; muted and dimmed text is unreadable on a light theme."""
     line = key_hints(("enter", "send"), ("tab", "read"))
     dim = [line.plain[span.start : span.end] for span in line.spans if span.style == "dim"]
     assert dim == [" · "]
@@ -249,7 +249,7 @@ async def test_help_shows_the_name_of_this_client() -> None:
 
 
 def fits(screen: AppDriver, words: str) -> bool:
-    """Whether it stands in one line."""
+    """Return True if a line of the screen contains the whole text."""
     return any(words in line for line in screen.picture().split("\n"))
 
 

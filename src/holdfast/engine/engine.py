@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, StorageUnavailable, UnknownRun
+from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
@@ -43,6 +43,7 @@ from holdfast.engine.prompt_hooks import opening_message, prompt_message
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_context import RunContext, StartSubagent
 from holdfast.engine.run_end import (
+    EndRetries,
     announce_ends,
     describe_end,
     end_turn_operations,
@@ -54,7 +55,7 @@ from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["ActiveRuns", "EndRetries", "Engine", "PendingEnd", "RunState", "resolve_fold"]
+__all__ = ["ActiveRuns", "Engine", "PendingEnd", "RunState", "resolve_fold"]
 
 
 class RunState:
@@ -135,66 +136,6 @@ def resolve_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
-
-
-class EndRetries:
-    """Retries of ends that could not be stored, one object per workspace.
-
-    While `has_failed`, no prompt is accepted: its end could not be stored either.
-    """
-
-    def __init__(self) -> None:
-        self.error: StorageError | None = None
-        """The error of the last attempt; None if it succeeded."""
-        self._paused: list[asyncio.Future[None]] = []
-        self._waiting: list[asyncio.Future[None]] = []
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the last attempt failed."""
-        return self.error is not None
-
-    def refusal(self) -> StorageUnavailable:
-        """Return the error for a prompt that is not accepted: it names the reason, which need not be a full disk."""
-        return type(self.error)(str(self.error)) if isinstance(self.error, StorageUnavailable) else StorageUnavailable()
-
-    async def pause(self, seconds: float) -> None:
-        """Wait after a failed attempt, until the delay has passed or `retry` is called."""
-        _wake(self._waiting)
-        await _wait_in(self._paused, seconds)
-
-    def succeed(self) -> None:
-        """Record that an end was stored."""
-        self.error = None
-        _wake(self._waiting)
-
-    async def retry(self, seconds: float) -> bool:
-        """Start an attempt at once. Return whether it succeeded within the given time.
-
-        An attempt that fails now may have begun before the disk was freed, so a second one is made.
-        """
-        for _ in range(2):
-            if self.has_failed:
-                _wake(self._paused)
-                await _wait_in(self._waiting, seconds)
-        return not self.has_failed
-
-
-def _wake(waiters: list[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-    waiters.clear()
-
-
-async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiters.append(waiter)
-    try:
-        await asyncio.wait([waiter], timeout=seconds)
-    finally:
-        if waiter in waiters:
-            waiters.remove(waiter)
 
 
 class Engine:

@@ -1,11 +1,12 @@
 """Ends of runs: the operations that are stored in one transaction, and the order of publication."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.domain.errors import HoldfastError, ProviderError, Trouble
+from holdfast.domain.errors import HoldfastError, ProviderError, StorageError, StorageUnavailable, Trouble
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, RunCompleteEvent, SessionEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import DeleteMessage, EndRun, Entry, Operation, PatchSession, PutMessage, Receipt, StartRun
@@ -19,6 +20,7 @@ from holdfast.engine.turn import Turn
 
 __all__ = [
     "INTERRUPTED",
+    "EndRetries",
     "announce_ends",
     "describe_end",
     "end_turn_operations",
@@ -149,3 +151,63 @@ def last_answer(messages: Sequence[Message], removed: set[MessageId]) -> Message
     answers = [message for message in messages if message.role == "assistant" and message.id not in removed]
     plain = [message for message in answers if not message.is_summary_message]
     return (plain or answers)[-1] if answers else None
+
+
+class EndRetries:
+    """Retries of ends that could not be stored, one object per workspace.
+
+    While `has_failed`, no prompt is accepted: its end could not be stored either.
+    """
+
+    def __init__(self) -> None:
+        self.error: StorageError | None = None
+        """The error of the last attempt; None if it succeeded."""
+        self._paused: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last attempt failed."""
+        return self.error is not None
+
+    def refusal(self) -> StorageUnavailable:
+        """Return the error for a prompt that is not accepted: it names the reason, which need not be a full disk."""
+        return type(self.error)(str(self.error)) if isinstance(self.error, StorageUnavailable) else StorageUnavailable()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait after a failed attempt, until the delay has passed or `retry` is called."""
+        _wake(self._waiting)
+        await _wait_in(self._paused, seconds)
+
+    def succeed(self) -> None:
+        """Record that an end was stored."""
+        self.error = None
+        _wake(self._waiting)
+
+    async def retry(self, seconds: float) -> bool:
+        """Start an attempt at once. Return whether it succeeded within the given time.
+
+        An attempt that fails now may have begun before the disk was freed, so a second one is made.
+        """
+        for _ in range(2):
+            if self.has_failed:
+                _wake(self._paused)
+                await _wait_in(self._waiting, seconds)
+        return not self.has_failed
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
+
+
+async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    try:
+        await asyncio.wait([waiter], timeout=seconds)
+    finally:
+        if waiter in waiters:
+            waiters.remove(waiter)

@@ -9,7 +9,9 @@ __all__ = ["EngineSettings", "Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Maximum steps, minutes and cost of a run; beyond them it ends `failed`. 0 is no limit."""
+    """Limits of each run, whether a client is attached or not (decision 33). A run that exceeds one ends `failed`; 0 is
+    no limit.
+    """
 
     steps: int = 500
     minutes: float = 480.0

@@ -1,9 +1,9 @@
-"""Whether a rule that forbids applies to a shell line, or could apply. Pure; files are looked up by callables.
+"""Match of deny and ask rules with a shell line: rules that apply, and rules that could apply. Pure.
 
-A program matches by its name, by the file that the name leads to, and as a link to it. Where a program, or the words
-that a rule is about, are not known before the line runs, the rule could apply: then the line needs approval even where
-approvals are skipped. Programs that start others by themselves (make, python, npm) are not followed; only the name of a
-denied program among their words counts.
+A program matches by its name, by the file that the name refers to, and through links to that file. If a program, or the
+words that a rule is about, are not known before the line runs, the rule could apply: the line then needs approval even
+if approvals are skipped. Programs that start others themselves (make, python, npm) are not analysed; only the name of a
+denied program among their arguments counts.
 """
 
 import posixpath
@@ -32,16 +32,18 @@ __all__ = [
 ]
 
 
-# The files that a shell line reads or writes as far as its words name them, for rules about paths. Pure.
-
 _NO_FILES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
-_EACH = frozenset({"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "mv", "chmod", "chown"})
-_LAST = frozenset({"cp", "mv", "install", "ln"})
+_WRITES_ALL_OPERANDS = frozenset(
+    {"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "mv", "chmod", "chown"}
+)
+_WRITES_LAST_OPERAND = frozenset({"cp", "mv", "install", "ln"})
 _TARGET = re.compile("-t|--t[a-z-]*")
 
 
 class FileUse(msgspec.Struct, frozen=True):
-    """`makes` says what may be at the path afterwards: another text, or any file, a link among them."""
+    """A file that a line reads or writes. `makes` is the possible result at the path: new text, or any file, such as a
+    link.
+    """
 
     action: Literal["read", "write"]
     path: str
@@ -49,18 +51,23 @@ class FileUse(msgspec.Struct, frozen=True):
 
 
 def file_uses(line: ShellLine) -> tuple[FileUse, ...]:
-    """Every redirection counts as a read or a write; so do the literal operands of programs that only write files."""
-    found = dict.fromkeys(use for item in line.redirections for use in _redirected(item.operator, item.target))
+    """Return the files that a line reads or writes, as far as its words name them: targets of redirections, and literal
+    operands of programs that write files.
+    """
+    found = dict.fromkeys(use for item in line.redirections for use in _redirection_uses(item.operator, item.target))
     for command in line.commands:
         name = posixpath.basename(command.name)
-        makes: Literal["", "text", "file"] = "file" if name in _LAST else "text" if name in ("tee", "dd") else ""
-        found |= dict.fromkeys(FileUse("write", path, makes) for path in _written(command))
+        makes: Literal["", "text", "file"] = (
+            "file" if name in _WRITES_LAST_OPERAND else "text" if name in ("tee", "dd") else ""
+        )
+        found |= dict.fromkeys(FileUse("write", path, makes) for path in _written_paths(command))
     return tuple(use for use in found if use.path not in _NO_FILES)
 
 
 def is_replaced(made_by: Sequence[FileUse], paths: Sequence[str], places: Sequence[str] | None) -> bool:
-    """Whether one of the paths leads to, or through, a file that the line itself makes: it leads elsewhere by then.
-    `places` is None if the directory is not known; then a relative path may be any file.
+    """Return True if the line itself creates or replaces one of the paths, or a directory on it: the path may then
+    refer to another file than now. `places` is None if the directory is not known; a relative path may then be any
+    file.
     """
     if places is None:
         if paths and any(not use.path.startswith("/") for use in made_by):
@@ -75,7 +82,7 @@ def _absolute(place: str, path: str) -> str:
     return posixpath.normpath(posixpath.join(place, path))
 
 
-def _redirected(operator: str, target: Word) -> Iterator[FileUse]:
+def _redirection_uses(operator: str, target: Word) -> Iterator[FileUse]:
     if operator.startswith("<<") or not target.is_literal:
         return
     if operator in (">&", "<&") and (target.text.rstrip("-").isdecimal() or target.text == "-"):
@@ -86,25 +93,25 @@ def _redirected(operator: str, target: Word) -> Iterator[FileUse]:
         yield FileUse("write", target.text, "text")
 
 
-def _written(command: ShellCommand) -> Iterator[str]:
+def _written_paths(command: ShellCommand) -> Iterator[str]:
     name = posixpath.basename(command.name)
     words = [word.text for word in command.argv[1:] if word.is_literal]
     if name == "dd":
         yield from (word.removeprefix("of=") for word in words if word.startswith("of="))
-    if name not in _EACH and name not in _LAST:
+    if name not in _WRITES_ALL_OPERANDS and name not in _WRITES_LAST_OPERAND:
         return
     operands = [word for word in words if not word.startswith("-")]
-    if name in _EACH:
+    if name in _WRITES_ALL_OPERANDS:
         yield from operands
-    if name in _LAST and operands:
+    if name in _WRITES_LAST_OPERAND and operands:
         sources = operands if len(operands) == 1 else operands[:-1]
-        for target in (operands[-1], *_targets(words)):
+        for target in (operands[-1], *_target_options(words)):
             yield target
             yield from (posixpath.join(target, posixpath.basename(source.rstrip("/"))) for source in sources)
         yield from (posixpath.basename(source) for source in sources if len(operands) == 1 and name == "ln")
 
 
-def _targets(words: Sequence[str]) -> Iterator[str]:
+def _target_options(words: Sequence[str]) -> Iterator[str]:
     for at, word in enumerate(words):
         option, sign, value = word.partition("=")
         if _TARGET.fullmatch(option):
@@ -113,17 +120,15 @@ def _targets(words: Sequence[str]) -> Iterator[str]:
             yield word.removeprefix("-t")
 
 
-# Whether a rule that forbids applies to a shell line, or could apply. Pure; files are looked up by callables.
-
 _GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
 _GIT_CHANGES = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
-_GIT_RUNS = re.compile(
+_GIT_PROGRAM_OPTIONS = re.compile(
     r"-x.*|--exe?c?(=.*)?|--u(p(l[a-z-]*)?)?(=.*)?|--rece[a-z-]*(=.*)?|-u.+|foreach|run|-O.*|--op[a-z-]*(=.*)?|ext::.*"
 )
-"""Options are abbreviated."""
-_STARTERS = {"sort": "--com", "rg": "--pre", "install": "--strip-"}
-"""Programs with an option that names a program to start, and how it begins at least."""
-_GIT = names(
+"""Arguments of git that name a program to run. Long options may be abbreviated."""
+_PROGRAM_OPTIONS = {"sort": "--com", "rg": "--pre", "install": "--strip-"}
+"""Programs with an option that names a program to start, and the shortest abbreviation of the option."""
+_GIT_SUBCOMMANDS = names(
     "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore check-mailmap "
     "check-ref-format checkout cherry cherry-pick clean clone column commit commit-graph config count-objects "
     "describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch fsck gc grep hash-object "
@@ -133,44 +138,46 @@ _GIT = names(
     "status stripspace submodule switch symbolic-ref tag update-index update-ref var verify-commit "
     "verify-pack verify-tag version whatchanged worktree write-tree"
 )
-"""The commands that git brings itself: no alias replaces them. Those that only run others are left out."""
-_PLAIN = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
+"""Built-in commands of git, which no alias replaces. Those that only run other commands are left out."""
+_ARGUMENTS_ARE_TEXT = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
     "cd pushd popd export declare local readonly typeset unset read set shopt exit return break continue "
     "shift kill wait cp mv rm mkdir rmdir touch chmod chown chgrp ln install tee dd truncate mktemp sync less "
     "more clear make gmake ninja npm yarn pnpm pip pip3 apt apt-get brew dnf cargo go gem"
 )
-"""Programs that take the names of others for nothing but text, or for the names of targets and packages."""
+"""Programs for which the name of another program is only text, or the name of a target or package."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
-_MOST_MOVES = 6
+_MAX_MOVES = 6
 _ANYWHERE = ("/",)
-"""Where a line is in a directory that is not known: absolute paths lead to the same file from everywhere."""
+"""Directory to use if the directory of a line is not known: absolute paths do not depend on it."""
 
 
 class ProgramFiles(Protocol):
-    """The files that programs are."""
+    """Access to the executable files of programs."""
 
     def find(self, program: str, directory: str) -> str | None:
         """Return the path of a program, as the shell finds it from a directory; None if there is none."""
 
     def is_same(self, path: str, name: str) -> bool:
-        """Whether the file of a program is the file, or a link to the file, that a name or a path stands for."""
+        """Return True if the file of a program is the file to which a name or a path refers, or a link to it."""
 
 
 class NamesOnly:
-    """Knows programs by their names alone, for where there is no disk."""
+    """Compares programs by their names, without access to the disk."""
 
     def find(self, program: str, directory: str) -> str | None:
+        """Return a path without checking that it exists."""
         return posixpath.join(directory, program) if "/" in program else f"/usr/bin/{program}"
 
     def is_same(self, path: str, name: str) -> bool:
+        """Return True if the base names are equal."""
         return posixpath.basename(path) == posixpath.basename(name)
 
 
 def directories(line: ShellLine, start: str) -> tuple[str, ...] | None:
-    """The directories in which parts of the line may run; None if they are not known."""
+    """Return the directories in which parts of the line may run; None if they are not known."""
     found = {start: None}
     moves = [command for command in line.commands if command.name in _MOVES]
-    if len(moves) > _MOST_MOVES or (moves and line.repeats):
+    if len(moves) > _MAX_MOVES or (moves and line.repeats):
         return None
     for move in moves:
         target = move.argv[1] if len(move.argv) == len("ab") else None
@@ -185,7 +192,7 @@ def directories(line: ShellLine, start: str) -> tuple[str, ...] | None:
 def find_denial(
     rules: Sequence[Rule], line: ShellLine, text: str, places: Sequence[str] | None, files: ProgramFiles
 ) -> Rule | None:
-    """The first rule that fits the line, or any command that can be seen in it, however it is spelt."""
+    """Return the first rule that matches the line or one of its commands, in any spelling."""
     for rule in rules:
         if rule.subject == "all" or (text and rule.fits_line(text)):
             return rule
@@ -199,12 +206,12 @@ def find_denial(
 
 
 def _is_whole(rule: Rule, argv: Sequence[str]) -> bool:
-    """Whether the known words are already all that a rule is about, whatever follows."""
+    """Return True if the known words suffice for the rule, whatever words follow."""
     return rule.words[-1:] == ("*",) and len(argv) + 1 >= len(rule.words)
 
 
 def find_uncertainty(rules: Sequence[Rule], line: ShellLine, places: Sequence[str] | None, files: ProgramFiles) -> str:
-    """Why one of the rules could apply although none is seen to; empty if none could."""
+    """Return the reason why one of the rules could apply although none matches; empty if none could."""
     about = [rule for rule in rules if rule.subject == "command"]
     if not about:
         return ""
@@ -212,23 +219,23 @@ def find_uncertainty(rules: Sequence[Rule], line: ShellLine, places: Sequence[st
         return line.hidden[0]
     programs = [command.name for command in line.commands if "/" in command.name]
     if programs and is_replaced([use for use in file_uses(line) if use.makes], programs, places):
-        return "it runs a file that it makes"
+        return "it runs a file that it creates"
     for command in line.commands:
         if not command.argv:
             continue
         if command.name and _is_unknown(command.argv[0], places, files):
-            return "its program is not there yet, cannot be found, or is a link to a shell"
-        if _git_runs(command) or _starts_another(command):
+            return "its program does not exist yet, cannot be found, or is a link to a shell"
+        if _git_may_run_program(command) or _may_start_program(command):
             return f"{posixpath.basename(command.name)} may run a program"
         if any(_may_fit(rule, command, places or _ANYWHERE, files) for rule in about):
-            return "its words are made while it runs"
+            return "some of its words are generated while it runs"
         if any(_mentions(rule, command) for rule in about):
-            return "it names a program that is forbidden"
+            return "it mentions a denied program"
     return ""
 
 
 def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles) -> bool:
-    """Whether a program named by a path is not there to be compared, or is a shell or a wrapper under another name."""
+    """Return True if a program given by a path does not exist, or is a shell or a wrapper under another name."""
     name = posixpath.basename(program.text)
     if places is None and "/" in program.text and not program.text.startswith("/"):
         return True
@@ -241,7 +248,7 @@ def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles
 def _spellings(
     command: ShellCommand, rule: Rule, places: Sequence[str], files: ProgramFiles
 ) -> Iterator[tuple[str, ...]]:
-    """The words of a command as rules may write them: with another name of its program, without options of git."""
+    """Yield the words of a command as rules may spell them: with other names of its program, without options of git."""
     texts = command.texts
     if not texts:
         return
@@ -271,7 +278,7 @@ def _is_pattern(word: str) -> bool:
 
 
 def _may_fit(rule: Rule, command: ShellCommand, places: Sequence[str], files: ProgramFiles) -> bool:
-    """Whether words that are not known yet may make the command one that the rule is about."""
+    """Return True if words that are not known yet may make the command match the rule."""
     known = tuple(takewhile(_is_known, command.argv))
     if len(known) == len(command.argv) and not command.is_open:
         return False
@@ -282,7 +289,7 @@ def _may_fit(rule: Rule, command: ShellCommand, places: Sequence[str], files: Pr
         following = rule.words[len(argv) : len(argv) + 1]
         is_named = unknown is not None and unknown.is_glob and not unknown.is_dynamic and "{}" not in unknown.text
         if is_named and unknown is not None and following and not _is_pattern(following[0]):
-            # The names that a pattern of the shell stands for fit that pattern.
+            # The pattern expands to names that match it, so the next word of the rule has to match it too.
             if fnmatchcase(following[0], unknown.text):
                 return True
             continue
@@ -294,8 +301,8 @@ def _is_known(word: Word) -> bool:
     return not word.is_dynamic and not (word.is_glob and word.text != "[")
 
 
-def _git_runs(command: ShellCommand) -> bool:
-    """Whether git is used in a way that runs what its words, a setting or an alias name."""
+def _git_may_run_program(command: ShellCommand) -> bool:
+    """Return True if git may run a program that an argument, a setting or an alias names."""
     if posixpath.basename(command.name) != "git":
         return False
     rest = list(command.argv[1:])
@@ -307,23 +314,23 @@ def _git_runs(command: ShellCommand) -> bool:
             rest.pop(0)
     if not rest:
         return command.is_open
-    if rest[0].text not in _GIT:
+    if rest[0].text not in _GIT_SUBCOMMANDS:
         return True
     runs = {"rebase", "clone", "fetch", "pull", "push", "ls-remote", "submodule", "bisect", "grep", "archive"}
     if rest[0].text == "clone" and any(re.match("-[a-zA-Z]*u", word.text) for word in rest[1:]):
         return True
-    return rest[0].text in runs and any(_GIT_RUNS.fullmatch(word.text) for word in rest[1:])
+    return rest[0].text in runs and any(_GIT_PROGRAM_OPTIONS.fullmatch(word.text) for word in rest[1:])
 
 
-def _starts_another(command: ShellCommand) -> bool:
-    option = _STARTERS.get(posixpath.basename(command.name))
+def _may_start_program(command: ShellCommand) -> bool:
+    option = _PROGRAM_OPTIONS.get(posixpath.basename(command.name))
     return option is not None and any(word.text.startswith(option) for word in command.argv)
 
 
 def _mentions(rule: Rule, command: ShellCommand) -> bool:
-    """Whether a program that may run its words has words that the rule is about."""
+    """Return True if the arguments of a program that may execute them contain words that the rule is about."""
     name = posixpath.basename(command.name)
-    if name in _PLAIN or (name == "git" and "config" not in command.texts):
+    if name in _ARGUMENTS_ARE_TEXT or (name == "git" and "config" not in command.texts):
         return False
     words = [word.text for word in command.argv[1:]] + [value.text for _, value in command.assignments]
     for at in range(1, len(command.argv)):

@@ -1,9 +1,9 @@
-"""The ways of using git that only look. Pure: a table of subcommands and the options of each that act on nothing.
+"""Read-only uses of git: a table of subcommands and their options without side effects. Pure.
 
-Git takes abbreviations of long options, so only whole names stand here. Aliases cannot hide a subcommand that git
-knows itself. Not here: what asks another machine (`fetch`, `ls-remote`, `remote show`), what runs filters or tools
-that a setting names (`--ext-diff`, `--textconv`, `grep -O`, `--submodule=diff`), what writes (`--output`, `branch -D`,
-`config a b`). An option whose value may be left out never takes the next word: what stands there acts.
+Only full names of long options are listed, although git accepts abbreviations. An alias cannot replace a built-in
+subcommand. Left out are requests to other machines (`fetch`, `ls-remote`, `remote show`), filters and tools that a
+setting names (`--ext-diff`, `--textconv`, `grep -O`, `--submodule=diff`), and writes (`--output`, `branch -D`,
+`config a b`). An option with an optional value never consumes the next word, which would therefore be an operand.
 """
 
 import re
@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.permissions.readonly_programs import Options, Taken, take
+from holdfast.permissions.readonly_programs import Options, ParsedArguments, parse_arguments
 from holdfast.permissions.shell_lexer import Word, names
 
-__all__ = ["git_looks"]
+__all__ = ["is_readonly_git"]
 
 
-class _Looks(msgspec.Struct, frozen=True):
-    """`verb`: what must follow at once; without it, or with an option before it, git does something else.
-    `takes_patterns`: no operand does more than choose what is shown, so that the names of files may be operands.
+class _GitUse(msgspec.Struct, frozen=True):
+    """Read-only use of a subcommand. `verb`: the word that must follow immediately; without it, or after an option, git
+    may write. `allows_patterns`: operands only select the output, so file names may be operands.
     """
 
     options: Options
-    accepts: Callable[[Taken], bool] = lambda _: True
+    accepts: Callable[[ParsedArguments], bool] = lambda _: True
     verb: str = ""
-    takes_patterns: bool = False
+    allows_patterns: bool = False
 
 
 _DIFF_FLAGS = "pusRabwzD"
@@ -64,21 +64,25 @@ _REFS = Options(
 )
 
 
-def _lists_branches(taken: Taken) -> bool:
-    """A plain word is the name of a branch to make, unless a list was asked for."""
-    return not taken.plain or bool(taken.names & names("list contains no-contains merged no-merged points-at"))
+def _lists_branches(arguments: ParsedArguments) -> bool:
+    """Return True unless an operand would be the name of a branch to create."""
+    return not arguments.operands or bool(
+        arguments.names & names("list contains no-contains merged no-merged points-at")
+    )
 
 
-def _lists_tags(taken: Taken) -> bool:
-    return not taken.plain or bool(taken.names & names("list l n contains no-contains merged no-merged points-at"))
+def _lists_tags(arguments: ParsedArguments) -> bool:
+    return not arguments.operands or bool(
+        arguments.names & names("list l n contains no-contains merged no-merged points-at")
+    )
 
 
-def _no_plain(taken: Taken) -> bool:
-    return not taken.plain
+def _no_plain(arguments: ParsedArguments) -> bool:
+    return not arguments.operands
 
 
-def _remotes(taken: Taken) -> bool:
-    words = [word.text for word in taken.plain]
+def _remotes(arguments: ParsedArguments) -> bool:
+    words = [word.text for word in arguments.operands]
     return not words or (words[0] == "get-url" and len(words) == 2)
 
 
@@ -87,32 +91,36 @@ _SETTING = re.compile(
     r"|push\.default|branch\.[\w./-]+\.(remote|merge|rebase)",
     re.I,
 )
-"""Settings that hold no secret. The others may: addresses with passwords, headers, helpers."""
+"""Settings without secrets. Others may contain some: URLs with passwords, headers, helpers."""
 
 
-def _gets_settings(taken: Taken) -> bool:
-    """One setting of the repository itself: two words would set it, and without `--local` files elsewhere are read."""
-    is_read = bool(taken.names & names("get get-all")) and "local" in taken.names and len(taken.plain) == 1
-    return is_read and bool(_SETTING.fullmatch(taken.plain[0].text))
+def _gets_settings(arguments: ParsedArguments) -> bool:
+    """Return True if one setting of the repository is read: two operands would set it, and without `--local` files
+    outside of the workspace are read.
+    """
+    is_read = (
+        bool(arguments.names & names("get get-all")) and "local" in arguments.names and len(arguments.operands) == 1
+    )
+    return is_read and bool(_SETTING.fullmatch(arguments.operands[0].text))
 
 
-def _lists_files(taken: Taken) -> bool:
-    """Files that are not tracked are shown below the working directory only; `:/` would be the whole repository."""
-    others = taken.names & names("o others i ignored k killed")
-    return not others or not any(word.text.startswith(":") for word in taken.plain)
+def _lists_files(arguments: ParsedArguments) -> bool:
+    """Return True unless untracked files outside of the working directory would be listed, as with `:/`."""
+    others = arguments.names & names("o others i ignored k killed")
+    return not others or not any(word.text.startswith(":") for word in arguments.operands)
 
 
-def _shows_reflog(taken: Taken) -> bool:
-    first = taken.plain[0] if taken.plain else None
+def _shows_reflog(arguments: ParsedArguments) -> bool:
+    first = arguments.operands[0] if arguments.operands else None
     return first is None or not (first.is_glob or first.text in ("expire", "delete", "exists", "drop", "write"))
 
 
-def _names_one_object(taken: Taken) -> bool:
-    return bool(taken.names & names("p t s e")) and len(taken.plain) == 1
+def _names_one_object(arguments: ParsedArguments) -> bool:
+    return bool(arguments.names & names("p t s e")) and len(arguments.operands) == 1
 
 
-_SUBCOMMANDS: Mapping[str, _Looks] = {
-    "status": _Looks(
+_SUBCOMMANDS: Mapping[str, _GitUse] = {
+    "status": _GitUse(
         Options(
             "sbvz",
             "",
@@ -123,13 +131,13 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             joined="u",
         )
     ),
-    "log": _Looks(_LOG, takes_patterns=True),
-    "show": _Looks(_LOG, takes_patterns=True),
-    "shortlog": _Looks(
+    "log": _GitUse(_LOG, allows_patterns=True),
+    "show": _GitUse(_LOG, allows_patterns=True),
+    "shortlog": _GitUse(
         Options("nsec", "", names(f"numbered summary email {_LOG_LONG}"), names(f"group {_LOG_VALUED}"))
     ),
-    "diff": _Looks(_DIFF, takes_patterns=True),
-    "diff-tree": _Looks(
+    "diff": _GitUse(_DIFF, allows_patterns=True),
+    "diff-tree": _GitUse(
         Options(
             _DIFF_FLAGS + "rtvmc",
             "",
@@ -138,8 +146,8 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             _DIFF_JOINED,
         )
     ),
-    "rev-list": _Looks(Options("", "n", names(_LOG_LONG + " objects"), names(_LOG_VALUED), has_numbers=True)),
-    "blame": _Looks(
+    "rev-list": _GitUse(Options("", "n", names(_LOG_LONG + " objects"), names(_LOG_VALUED), has_numbers=True)),
+    "blame": _GitUse(
         Options(
             "lsewftbcp",
             "L",
@@ -151,7 +159,7 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             "MC",
         )
     ),
-    "describe": _Looks(
+    "describe": _GitUse(
         Options(
             "",
             "",
@@ -159,7 +167,7 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             names("match candidates"),
         )
     ),
-    "rev-parse": _Looks(
+    "rev-parse": _GitUse(
         Options(
             "q",
             "",
@@ -169,7 +177,7 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             ),
         )
     ),
-    "ls-files": _Looks(
+    "ls-files": _GitUse(
         Options(
             "cdmosiktuvfz",
             "x",
@@ -181,17 +189,17 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         ),
         accepts=_lists_files,
     ),
-    "ls-tree": _Looks(
+    "ls-tree": _GitUse(
         Options("drtlz", "", names("long name-only name-status full-name full-tree abbrev"), names("format"))
     ),
-    "cat-file": _Looks(Options("ptse"), accepts=_names_one_object),
-    "merge-base": _Looks(Options("a", "", names("all octopus independent is-ancestor fork-point"))),
-    "name-rev": _Looks(Options("", "", names("name-only tags always"), names("refs exclude"))),
-    "for-each-ref": _Looks(_REFS),
-    "show-ref": _Looks(Options("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
-    "count-objects": _Looks(Options("vH", "", names("verbose human-readable")), accepts=_no_plain),
-    "check-ignore": _Looks(Options("qvn", "", names("quiet verbose non-matching no-index"))),
-    "grep": _Looks(
+    "cat-file": _GitUse(Options("ptse"), accepts=_names_one_object),
+    "merge-base": _GitUse(Options("a", "", names("all octopus independent is-ancestor fork-point"))),
+    "name-rev": _GitUse(Options("", "", names("name-only tags always"), names("refs exclude"))),
+    "for-each-ref": _GitUse(_REFS),
+    "show-ref": _GitUse(Options("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
+    "count-objects": _GitUse(Options("vH", "", names("verbose human-readable")), accepts=_no_plain),
+    "check-ignore": _GitUse(Options("qvn", "", names("quiet verbose non-matching no-index"))),
+    "grep": _GitUse(
         Options(
             "ivwlLcnhHaIFEGPoqrzWp",
             "eABCm",
@@ -204,7 +212,7 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             has_numbers=True,
         )
     ),
-    "branch": _Looks(
+    "branch": _GitUse(
         Options(
             "avrl",
             "",
@@ -213,11 +221,11 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         ),
         accepts=_lists_branches,
     ),
-    "tag": _Looks(
+    "tag": _GitUse(
         Options("ln", "", names("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags
     ),
-    "remote": _Looks(Options("v", "", names("verbose all push")), accepts=_remotes),
-    "config": _Looks(
+    "remote": _GitUse(Options("v", "", names("verbose all push")), accepts=_remotes),
+    "config": _GitUse(
         Options(
             "z",
             "",
@@ -226,30 +234,30 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         ),
         accepts=_gets_settings,
     ),
-    "stash": _Looks(_LOG, verb="list"),
-    "worktree": _Looks(Options("v", "", names("porcelain")), verb="list"),
-    "reflog": _Looks(_LOG, accepts=_shows_reflog),
-    "version": _Looks(Options("", "", names("build-options")), accepts=_no_plain),
+    "stash": _GitUse(_LOG, verb="list"),
+    "worktree": _GitUse(Options("v", "", names("porcelain")), verb="list"),
+    "reflog": _GitUse(_LOG, accepts=_shows_reflog),
+    "version": _GitUse(Options("", "", names("build-options")), accepts=_no_plain),
 }
 
 
-def git_looks(words: tuple[Word, ...]) -> bool:
-    """Whether `git` with these words only looks."""
+def is_readonly_git(words: tuple[Word, ...]) -> bool:
+    """Return True if `git` with these words only reads."""
     rest = words
     while rest and rest[0].text in ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"):
         rest = rest[1:]
-    looks = _SUBCOMMANDS.get(rest[0].text) if rest else None
-    if looks is None:
+    use = _SUBCOMMANDS.get(rest[0].text) if rest else None
+    if use is None:
         return False
     if any(re.search(r"%[-+ ]?G|signature", word.text) for word in rest[1:]):
-        # To show whether a signature holds, git runs the program that checks it.
+        # To show the validity of a signature, git runs another program.
         return False
     rest = rest[1:]
-    if looks.verb:
-        if not rest or rest[0].text != looks.verb:
+    if use.verb:
+        if not rest or rest[0].text != use.verb:
             return False
         rest = rest[1:]
-    if not looks.takes_patterns and any(word.is_glob for word in rest):
+    if not use.allows_patterns and any(word.is_glob for word in rest):
         return False
-    taken = take(rest, looks.options)
-    return taken is not None and looks.accepts(taken)
+    arguments = parse_arguments(rest, use.options)
+    return arguments is not None and use.accepts(arguments)

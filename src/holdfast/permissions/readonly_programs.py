@@ -1,7 +1,7 @@
-"""The programs that only look, and how each of them may be used. Pure: a table, and what its rows need.
+"""Read-only programs: a table of programs with the options that have no side effects. Pure.
 
 Every option is listed, with its kind; an option that is not listed needs approval. Left out on purpose: `env` and
-`printenv` (they show secrets), `kill`, `set`, `top`, pagers, programs that run what they are given, and options that
+`printenv` (they show secrets), `kill`, `set`, `top`, pagers, programs that execute their arguments, and options that
 write, delete, follow links out of the workspace, read lists of files, or start another program.
 """
 
@@ -13,15 +13,13 @@ from msgspec.structs import replace
 
 from holdfast.permissions.shell_lexer import Word, names
 
-__all__ = ["ANY", "PROGRAMS", "VERSIONED", "Options", "ReadonlyUse", "Taken", "take"]
-
-
-# How the options of a program are written, and which of them only look. Pure.
+__all__ = ["ANY", "PROGRAMS", "VERSION_ONLY", "Options", "ParsedArguments", "ReadonlyUse", "parse_arguments"]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`flags` are letters that stand alone, `valued` letters that must have a value, `joined` those that may have one,
-    in the same word; `long` are names that stand alone or have a value behind `=`, `long_valued` must have one.
+    """The options of a program. `flags` are letters without a value, `valued` letters that require one, `joined`
+    letters that may have one in the same word; `long` are names without a value or with one after `=`, `long_valued`
+    names that require one.
     """
 
     flags: str = ""
@@ -30,53 +28,54 @@ class Options(msgspec.Struct, frozen=True):
     long_valued: frozenset[str] = frozenset()
     joined: str = ""
     has_numbers: bool = False
-    """`-5` is an option too."""
+    """True if `-5` is an option too."""
     is_apart: bool = False
-    """A letter with a value stands alone in its word: the program reads on behind it."""
+    """True if a letter with a value must be alone in its word."""
     is_first: bool = False
-    """Options stand before everything else; behind it they are plain words."""
+    """True if options must precede all operands."""
     dashed: frozenset[str] = frozenset()
-    """Those whose value may look like an option. Of others nobody knows what the program takes it for."""
+    """Options whose value may begin with a dash. For others it is ambiguous."""
 
 
 ANY = Options()
-"""The words are not sorted here: the program has no option that acts, or checks its words itself."""
+"""All words are operands: the program has no options with side effects, or `accepts` checks the words."""
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """The words of a program that are no options, and the values of those that are."""
+class ParsedArguments(msgspec.Struct, frozen=True):
+    """The operands and options of a program."""
 
-    plain: tuple[Word, ...] = ()
+    operands: tuple[Word, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
-    """The name of an option, and its value if it has one."""
+    """Names of the options, with their values or empty strings."""
 
     @property
     def names(self) -> frozenset[str]:
+        """The names of the options."""
         return frozenset(name for name, _ in self.values)
 
 
-def take(
+def parse_arguments(
     words: tuple[Word, ...], options: Options, is_operand: Callable[[Word], bool] = lambda _: False
-) -> Taken | None:
-    """Sort the words. None if one of them is, or may be, an option that is not known. `is_operand` tells of a pattern
-    whether no name that it stands for looks like an option.
+) -> ParsedArguments | None:
+    """Separate options from operands. Return None if a word is, or may be, an unknown option. `is_operand` returns True
+    for a pattern that matches no name which could be an option.
     """
     if options is ANY:
-        return Taken(words, tuple(("", value) for word in words for value in _values(word.text)))
-    plain: list[Word] = []
+        return ParsedArguments(words, tuple(("", value) for word in words for value in _values(word.text)))
+    operands: list[Word] = []
     values: list[tuple[str, str]] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if word.text == "--":
-            plain += rest
+            operands += rest
             break
         if word.may_be_option and not is_operand(word):
             return None
         if not word.text.startswith("-") or word.text == "-":
-            plain.append(word)
+            operands.append(word)
             if options.is_first:
-                plain += rest
+                operands += rest
                 break
             continue
         found = _long(word.text, options) if word.text.startswith("--") else _short(word.text, options)
@@ -85,16 +84,16 @@ def take(
         names, value, wants_value = found
         if wants_value and rest:
             is_dash = len(rest[0].text) > 1 and rest[0].text.startswith("-")
-            # A pattern may stand for several files: the first would be the value, the others plain words.
+            # A pattern may match several files: the first would be the value, the others operands.
             if rest[0].is_glob or (is_dash and names[-1] not in options.dashed):
                 return None
             value = rest.pop(0).text
         values += [*((name, "") for name in names[:-1]), (names[-1], value)]
-    return Taken(tuple(plain), tuple(values))
+    return ParsedArguments(tuple(operands), tuple(values))
 
 
 def _values(text: str) -> tuple[str, ...]:
-    """What may be the value of an option, wherever it stands in the word."""
+    """Return the parts of a word that may be the value of an option."""
     if not text.startswith("-"):
         return ()
     return (text.partition("=")[2], text[2:])
@@ -108,7 +107,7 @@ def _long(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None
 
 
 def _short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
-    """All letters of the word count; the last of them may have a value."""
+    """Parse a group of short options, of which the last may have a value."""
     if options.has_numbers and text[1:].isdecimal():
         return (text[1:],), "", False
     for at, letter in enumerate(text[1:], start=1):
@@ -123,14 +122,13 @@ def _short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | Non
     return text[1:], "", False
 
 
-# The programs that only look, and how each of them may be used. Pure: a table, and what its rows need.
-
-
 class ReadonlyUse(msgspec.Struct, frozen=True):
-    """How a program is used that only looks. `first_is_text`: the first plain word is no path but a pattern or a
-    program, unless one of `text_options` has given it. The values of `path_options` are paths. `looks_below`: of a
-    directory it reads what is in it. `takes_anything`: no word makes it do more than print. `takes_patterns`: a pattern
-    of the shell may stand where an operand does, as long as no name it stands for looks like an option.
+    """The read-only use of a program.
+
+    `first_is_text`: the first operand is a pattern or a script, not a path, unless one of `text_options` is given. The
+    values of `path_options` are paths. `reads_directories`: it reads the contents of a directory operand.
+    `takes_anything`: with any words it only prints. `allows_patterns`: operands may be patterns of the shell that match
+    no name which could be an option.
     """
 
     options: Options = ANY
@@ -138,19 +136,20 @@ class ReadonlyUse(msgspec.Struct, frozen=True):
     first_is_text: bool = False
     text_options: frozenset[str] = frozenset()
     path_options: frozenset[str] = frozenset()
-    most_plain: int | None = None
-    looks_below: bool = False
+    max_operands: int | None = None
+    reads_directories: bool = False
     takes_anything: bool = False
-    takes_patterns: bool = False
-    accepts: Callable[[Taken], bool] = lambda _: True
+    allows_patterns: bool = False
+    accepts: Callable[[ParsedArguments], bool] = lambda _: True
 
 
-VERSIONED = names(
+VERSION_ONLY = names(
     "awk bash clang cmp curl docker g++ gcc gh git grep java jq ld make node openssl perl php "
     "podman psql python python3 rg rsync ruby sed sqlite3 ssh tar tree vim wget xz"
 )
-"""These tell their version and do nothing else. Not those that fetch the version a project asks for (go, cargo), nor
-those that are often scripts in the project's own directory, where whoever may write could change them (pip, cmake)."""
+"""Programs that with `--version` only print it. Left out are those that download the version that a project requires
+(go, cargo), and those that are often scripts in the project's own directory, which can be changed (pip, cmake).
+"""
 
 _WORDS_ONLY = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
@@ -158,14 +157,14 @@ _WORDS_ONLY = (
 
 
 def _reader(flags: str = "", valued: str = "", long: str = "", long_valued: str = "") -> ReadonlyUse:
-    """A program that reads the files it is given, and prints."""
+    """Return the use of a program that reads files and prints."""
     options = Options(flags, valued, names(f"{long} help version"), names(long_valued))
-    return ReadonlyUse(options, takes_patterns=True)
+    return ReadonlyUse(options, allows_patterns=True)
 
 
-def _counting(looks: ReadonlyUse, dashed: str = "") -> ReadonlyUse:
-    """A program that takes `-5` for a number; the values of `dashed` may be negative."""
-    return replace(looks, options=replace(looks.options, has_numbers=True, dashed=names(dashed)))
+def _counting(use: ReadonlyUse, dashed: str = "") -> ReadonlyUse:
+    """Return a use with `-5` as an option; the values of the `dashed` options may be negative."""
+    return replace(use, options=replace(use.options, has_numbers=True, dashed=names(dashed)))
 
 
 _LS = _reader(
@@ -283,37 +282,37 @@ _RG = ReadonlyUse(
 )
 
 
-def _sets_no_date(taken: Taken) -> bool:
-    """A plain word that is no format is a time to set."""
-    return all(word.text.startswith("+") for word in taken.plain)
+def _sets_no_date(arguments: ParsedArguments) -> bool:
+    """Return True if all operands are formats: any other one is a time to set."""
+    return all(word.text.startswith("+") for word in arguments.operands)
 
 
-def _tests_plainly(taken: Taken) -> bool:
-    """An index in brackets is calculated, and what is calculated may run commands. A pattern may stand for one."""
-    words = [word.text for word in taken.plain]
+def _tests_plainly(arguments: ParsedArguments) -> bool:
+    """Return True if no word may contain a subscript, which bash evaluates and which may run commands."""
+    words = [word.text for word in arguments.operands]
     inner = words[:-1] if words[-1:] == ["]"] else words
-    if any(word.is_glob for word in taken.plain):
+    if any(word.is_glob for word in arguments.operands):
         return False
     return not any(char in word for word in inner for char in "[$`") and "-v" not in inner and "-R" not in inner
 
 
-def _script(taken: Taken) -> str:
-    """The first word, if it is what the program gets to see: a pattern becomes the name of some file."""
-    first = taken.plain[0] if taken.plain else None
+def _script(arguments: ParsedArguments) -> str:
+    """Return the first operand; empty if it is a pattern, which the shell replaces by names of files."""
+    first = arguments.operands[0] if arguments.operands else None
     return "" if first is None or first.is_glob else first.text
 
 
 _PRINTF_ACTS = re.compile(r"%[-+ #0'*\d.]*[^-+ #0'*\d.sdiouxXcbqQeEfFgG]|%[-+ #0'*\d.]*$")
 
 
-def _prints_plainly(taken: Taken) -> bool:
-    """`-v` would set a variable, and so would `%n`."""
-    form = _script(taken)
+def _prints_plainly(arguments: ParsedArguments) -> bool:
+    """Return True unless `printf` would set a variable, by `-v` or `%n`."""
+    form = _script(arguments)
     return form[:1] not in ("", "-") and not _PRINTF_ACTS.search(form.replace("%%", ""))
 
 
-def _looks_up_names(taken: Taken) -> bool:
-    words = [word.text for word in taken.plain]
+def _looks_up_names(arguments: ParsedArguments) -> bool:
+    words = [word.text for word in arguments.operands]
     return words[:1] in (["-v"], ["-V"]) and not any(word.startswith("-") for word in words[1:])
 
 
@@ -321,11 +320,11 @@ _SED = re.compile(r"(\d+|\$)?(,(\d+|\$|\+\d+))?[pdq=]|\d+q|s(/)([^/\\\n]|\\[^\n]
 _SED_LINES = re.compile(r"/([^/\\\n]|\\[^\n])*/(,/([^/\\\n]|\\[^\n])*/)?[pd]")
 
 
-def _edits_nothing(taken: Taken) -> bool:
-    """Every script is one of a few forms that neither write nor run anything."""
-    scripts = [value for name, value in taken.values if name in ("e", "expression")]
+def _edits_nothing(arguments: ParsedArguments) -> bool:
+    """Return True if each sed script has one of a few forms that neither write files nor run commands."""
+    scripts = [value for name, value in arguments.values if name in ("e", "expression")]
     if not scripts:
-        scripts = [_script(taken)]
+        scripts = [_script(arguments)]
     return all(
         _SED.fullmatch(part.strip()) or _SED_LINES.fullmatch(part.strip())
         for script in scripts
@@ -339,15 +338,15 @@ _AWK_ACTS = re.compile(
 )
 
 
-def _counts_only(taken: Taken) -> bool:
-    """No pipe, no redirection, no call that runs anything."""
-    text = _script(taken)
+def _counts_only(arguments: ParsedArguments) -> bool:
+    """Return True if the awk program has no pipe, no redirection and no call that runs commands."""
+    text = _script(arguments)
     return bool(text) and bool(_AWK.fullmatch(text)) and not _AWK_ACTS.search(text)
 
 
-def _asks_json(taken: Taken) -> bool:
-    """The environment is not shown; nothing is loaded."""
-    text = _script(taken)
+def _asks_json(arguments: ParsedArguments) -> bool:
+    """Return True if the jq filter neither reads the environment nor loads modules."""
+    text = _script(arguments)
     return bool(text) and not re.search(r"\benv\b|ENV|input_filename|import|include|modulemeta|getpath\(\$__", text)
 
 
@@ -357,7 +356,7 @@ _PS_COLUMN = (
     "cmd|command|ucmd|%cpu|pcpu|%mem|pmem|vsz|rss|sz|size|nlwp|lwp|pri|ni|nice|l?start|start_time|stime|wchan|psr|cls)=?"
 )
 _PS_COLUMNS = re.compile(f"{_PS_COLUMN}(,{_PS_COLUMN})*")
-"""Where one of them is not known, ps reads all its words again as options of another kind."""
+"""Known columns only: with an unknown one, ps parses all words again as options of another kind."""
 _PS_SORT = re.compile(f"--sort=[-+]?{_PS_COLUMN}(,[-+]?{_PS_COLUMN})*")
 _PS_VALUES = {
     "-o": _PS_COLUMNS,
@@ -367,11 +366,11 @@ _PS_VALUES = {
 }
 
 
-def _lists_processes(taken: Taken) -> bool:
-    """A word of letters alone is a heap of options, and an `e` among them shows the environments of processes. Every
-    word is one of a few, or the value of the option before it.
+def _lists_processes(arguments: ParsedArguments) -> bool:
+    """Return True if each word is one of a few options, or the value of the option before it. A word of letters is a
+    group of options, and an `e` among them shows the environment of processes.
     """
-    words = [word.text for word in taken.plain]
+    words = [word.text for word in arguments.operands]
     while words:
         word = words.pop(0)
         if word in _PS_VALUES:
@@ -380,12 +379,12 @@ def _lists_processes(taken: Taken) -> bool:
                 return False
         elif not _PS_ALONE.fullmatch(word) and not _PS_SORT.fullmatch(word):
             return False
-    return not any(word.is_glob for word in taken.plain)
+    return not any(word.is_glob for word in arguments.operands)
 
 
-def _compares_here(taken: Taken) -> bool:
-    """In directories below it would follow links, wherever they lead."""
-    return not taken.names & {"r", "recursive"} or "no-dereference" in taken.names
+def _compares_here(arguments: ParsedArguments) -> bool:
+    """Return True unless subdirectories are compared with links followed, which may lead outside."""
+    return not arguments.names & {"r", "recursive"} or "no-dereference" in arguments.names
 
 
 _FIND_VALUED = names(
@@ -398,8 +397,8 @@ _FIND_ALONE = names(
 )
 
 
-def _finds_only(taken: Taken) -> bool:
-    words = list(taken.plain)
+def _finds_only(arguments: ParsedArguments) -> bool:
+    words = list(arguments.operands)
     while words:
         word = words.pop(0)
         if word.may_be_option:
@@ -422,14 +421,14 @@ _TABLE: Mapping[str, ReadonlyUse] = {
     ),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _GREP),
     "rg": _RG,
-    "uname": ReadonlyUse(takes_paths=False, most_plain=6),
-    "uptime": ReadonlyUse(Options("ps", "", names("pretty since version")), takes_paths=False, most_plain=0),
-    "whoami": ReadonlyUse(Options(), takes_paths=False, most_plain=0),
+    "uname": ReadonlyUse(takes_paths=False, max_operands=6),
+    "uptime": ReadonlyUse(Options("ps", "", names("pretty since version")), takes_paths=False, max_operands=0),
+    "whoami": ReadonlyUse(Options(), takes_paths=False, max_operands=0),
     "which": ReadonlyUse(takes_paths=False, takes_anything=True),
     "whereis": ReadonlyUse(Options("bms"), takes_paths=False),
     "command": ReadonlyUse(takes_paths=False, accepts=_looks_up_names),
     "printf": ReadonlyUse(takes_paths=False, takes_anything=True, accepts=_prints_plainly),
-    "hostname": ReadonlyUse(Options("fisIdA"), takes_paths=False, most_plain=0),
+    "hostname": ReadonlyUse(Options("fisIdA"), takes_paths=False, max_operands=0),
     "date": ReadonlyUse(
         Options("uR", "dr", names("utc universal iso-8601 rfc-email"), names("date rfc-3339 reference"), "I"),
         path_options=names("r reference"),
@@ -457,7 +456,7 @@ _TABLE: Mapping[str, ReadonlyUse] = {
             names("key field-separator"),
         )
     ),
-    "uniq": ReadonlyUse(Options("cdDuiz", "fsw", names("count repeated unique ignore-case")), most_plain=1),
+    "uniq": ReadonlyUse(Options("cdDuiz", "fsw", names("count repeated unique ignore-case")), max_operands=1),
     "column": ReadonlyUse(
         Options("txne", "sc", names("table"), names("separator output-separator columns table-columns"))
     ),
@@ -483,10 +482,10 @@ _TABLE: Mapping[str, ReadonlyUse] = {
             ),
             names("exclude width label"),
         ),
-        looks_below=True,
+        reads_directories=True,
         accepts=_compares_here,
     ),
-    "xxd": ReadonlyUse(Options("beipuE", "cglso", is_apart=True, is_first=True), most_plain=1),
+    "xxd": ReadonlyUse(Options("beipuE", "cglso", is_apart=True, is_first=True), max_operands=1),
     "sed": ReadonlyUse(
         Options("nErsuz", "e", names("quiet silent regexp-extended"), names("expression")),
         first_is_text=True,

@@ -1,8 +1,12 @@
-"""What the rules say of what a tool is about to do: allow, ask or deny. Pure.
+"""The decision about a tool call by the rules of a workspace: allow, ask or deny. Pure.
 
-Of a user's own rules the strictest that fits wins. Where none fits, the defaults count: looking inside the
-workspace is allowed, everything else asks. Some commands ask even where everything is allowed (`bash` alone in
-`allow`), unless a rule names them. Of a shell line every command must be allowed on its own.
+Among the user's rules the strictest match wins: deny, then ask, then allow. Without a match, reading inside the
+workspace is allowed and everything else asks. Some programs ask even if all calls are allowed (`bash` alone in
+`allow`), unless a rule names them. A shell line is allowed only if each of its commands and redirections is.
+
+Restrictions and permissions treat uncertainty in opposite ways. A deny or ask rule applies if any spelling of a path or
+program matches; an allow rule applies only if all of them do. If a line is not fully understood and a deny rule could
+apply, the verdict is an ask that cannot be skipped (`insists`).
 """
 
 import posixpath
@@ -28,11 +32,11 @@ from holdfast.permissions.deny_check import (
 )
 from holdfast.permissions.readonly_check import (
     Place,
-    is_brought,
-    only_looks,
-    outside,
-    redirection_looks,
-    sets_harmlessly,
+    has_harmless_assignments,
+    is_program_in_workspace,
+    is_readonly,
+    is_readonly_redirection,
+    leads_outside,
 )
 from holdfast.permissions.saved_rules import (
     call_rules,
@@ -48,13 +52,13 @@ from holdfast.permissions.saved_rules import (
 from holdfast.permissions.shell_lexer import ShellCommand, ShellLine
 from holdfast.permissions.wrapper_commands import read_line
 
-__all__ = ["WARNINGS", "BadRule", "RuleSet"]
+__all__ = ["ALWAYS_ASK", "BadRule", "RuleSet"]
 
 
-# What asks even where everything is allowed, unless a rule names it: the network, other users, packages, the machine
-# itself, and the files of a repository that make git run programs.
+# Calls that ask even if all calls are allowed, unless a rule names them: the network, other users, system packages, the
+# machine itself, and the files of a repository that make git run programs.
 
-_PROGRAMS = (
+_ALWAYS_ASK_PROGRAMS = (
     # the network
     "alias aria2c axel chrome curl curlie firefox http-prompt httpie links lynx nc safari scp ssh telnet w3m wget xh "
     # other users
@@ -66,7 +70,7 @@ _PROGRAMS = (
     "at batch chkconfig crontab fdisk mkfs mkfs.* mount parted service systemctl umount "
     "firewall-cmd ifconfig ip iptables netstat pfctl route ufw"
 )
-_WAYS = (
+_ALWAYS_ASK_USES = (
     "brew install *",
     "cargo install *",
     "gem install *",
@@ -83,26 +87,26 @@ _WAYS = (
     "go test * -exec *",
     "go test * -exec=* *",
 )
-_FILES = ("*:write(.git/**)", "*:write(**/.git/**)", "*:download(.git/**)", "*:download(**/.git/**)")
+_ALWAYS_ASK_FILES = ("*:write(.git/**)", "*:write(**/.git/**)", "*:download(.git/**)", "*:download(**/.git/**)")
 
-WARNINGS: tuple[str, ...] = (
-    *(f"bash({program} *)" for program in _PROGRAMS.split()),
-    *(f"bash({way})" for way in _WAYS),
-    *_FILES,
+ALWAYS_ASK: tuple[str, ...] = (
+    *(f"bash({program} *)" for program in _ALWAYS_ASK_PROGRAMS.split()),
+    *(f"bash({way})" for way in _ALWAYS_ASK_USES),
+    *_ALWAYS_ASK_FILES,
 )
 
 
-# What the rules say of what a tool is about to do: allow, ask or deny. Pure.
-
-_LOOKING = frozenset({"read", "list", "use"})
+_READ_ACTIONS = frozenset({"read", "list", "use"})
 _FILE_TOOLS = {"read": ("view",), "write": ("write", "edit", "multiedit")}
-_PATTERNS = 32
-_WARNINGS = tuple(rule for text in WARNINGS for rule in parse_rules(text, "ask"))
+_MAX_PATTERNS = 32
+_ALWAYS_ASK_RULES = tuple(rule for text in ALWAYS_ASK for rule in parse_rules(text, "ask"))
 
 
 class RuleSet:
-    """The rules of one workspace. `real` follows links; a test may leave them unfollowed, and the rest of the disk
-    out of it: what patterns stand for, and what git would run.
+    """The rules of one workspace.
+
+    The callables access the disk: `real` resolves links, `expansions` returns the paths that a glob pattern matches,
+    `git_is_quiet` returns True if git would run no other program in a repository. Their defaults access no disk.
     """
 
     def __init__(  # noqa: PLR0913 - the look-ups on the disk, each replaced by some test
@@ -116,7 +120,7 @@ class RuleSet:
         home: str = "",
         programs: ProgramFiles | None = None,
     ) -> None:
-        """Raises `BadRule` for the first rule that is written wrongly. `home` is what `~/` in a rule stands for."""
+        """Parse the rules. `home` replaces `~/` in rules. Raises `BadRule` for the first invalid rule."""
         self._root = root
         self._real = real
         self._programs = programs or NamesOnly()
@@ -129,32 +133,33 @@ class RuleSet:
         self._allow = [rule for text in allowing for rule in parse_rules(text, "allow")]
 
     def judge(self, permit: Permit) -> Verdict:
+        """Return the decision about a tool call, with its reason and the rules that "always allow" would save."""
         if permit.command:
             return self._judge_line(permit)
         for rule in self._deny:
-            if self._fits(rule, permit, leniently=True):
-                return _denied(rule)
+            if self._fits(rule, permit, any_path=True):
+                return _deny_verdict(rule)
         for rule in self._ask:
-            if self._fits(rule, permit, leniently=True):
+            if self._fits(rule, permit, any_path=True):
                 return Verdict("ask", f"The rule {rule.text} says to ask.")
         if permit.is_agreed:
             return Verdict("allow")
         allowing = [rule for rule in self._allow if self._fits(rule, permit)]
-        warned = next((rule for rule in _WARNINGS if self._fits(rule, permit, leniently=True)), None)
+        warned = next((rule for rule in _ALWAYS_ASK_RULES if self._fits(rule, permit, any_path=True)), None)
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
-        is_outside = outside(Place(self._root, self._root, self._real), _path(permit))
-        if permit.action in _LOOKING and not is_outside and not _is_elsewhere(permit):
+        is_outside = leads_outside(Place(self._root, self._root, self._real), _path(permit))
+        if permit.action in _READ_ACTIONS and not is_outside and not _is_elsewhere(permit):
             return Verdict("allow")
         why = "It is outside of the workspace." if is_outside else "No rule allows it."
         written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
         shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
-        return Verdict("ask", why, call_rules(permit, shown, is_looking=permit.action in _LOOKING))
+        return Verdict("ask", why, call_rules(permit, shown, is_read=permit.action in _READ_ACTIONS))
 
-    # Files, addresses and other tools.
-
-    def _fits(self, rule: Rule, permit: Permit, *, leniently: bool = False) -> bool:
-        """What forbids fits a path as it is written or as it is; what allows must fit it both ways."""
+    def _fits(self, rule: Rule, permit: Permit, *, any_path: bool = False) -> bool:
+        """Return True if the rule matches the call. A path is compared as written and with links resolved: a
+        restriction applies if one of them matches (`any_path`), an allow rule only if both do.
+        """
         if not rule.is_about(permit) or rule.scope not in (None, call_scope(permit)):
             return False
         if rule.subject == "all":
@@ -166,19 +171,17 @@ class RuleSet:
         written = posixpath.join(self._root, _path(permit))
         paths = (posixpath.normpath(written), self._real(written))
         fitting = [rule.fits_path(self._root, path, self._home) for path in paths]
-        return any(fitting) if leniently else all(fitting)
-
-    # Shell lines.
+        return any(fitting) if any_path else all(fitting)
 
     def _judge_line(self, permit: Permit) -> Verdict:
         line = read_line(permit.command)
         place = self._place(permit, line)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
-        if (found := self._forbidding(deny, self._deny, permit, line)) is not None:
-            return _denied(found)
-        uncertain = self._uncertain(deny, self._deny, permit, line)
-        if (found := self._forbidding(ask, self._ask, permit, line)) is not None:
+        if (found := self._find_restriction(deny, self._deny, permit, line)) is not None:
+            return _deny_verdict(found)
+        uncertain = self._uncertainty(deny, self._deny, permit, line)
+        if (found := self._find_restriction(ask, self._ask, permit, line)) is not None:
             return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)
@@ -186,51 +189,53 @@ class RuleSet:
                 return Verdict("allow")
         if uncertain:
             why = f"The line is not fully understood ({uncertain}), and a deny rule could apply."
-            return replace(self._asking(permit, line, allow), why=why, insists=True)
+            return replace(self._ask_verdict(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
-            return self._judge_unnamed(permit, line, ask, allow)
-        is_known = not line.doubts and not any(is_brought(item.name, place) for item in line.outer)
-        is_settled = not self._unsettled(permit, line, allow, place)
-        if is_known and is_settled and self._redirects_well(line, place):
+            return self._judge_allow_all(permit, line, ask, allow)
+        is_known = not line.uncertainties and not any(is_program_in_workspace(item.name, place) for item in line.outer)
+        is_settled = not self._commands_not_allowed(permit, line, allow, place)
+        if is_known and is_settled and self._are_redirections_allowed(line, place):
             return Verdict("allow")
-        return self._asking(permit, line, allow)
+        return self._ask_verdict(permit, line, allow)
 
-    def _judge_unnamed(self, permit: Permit, line: ShellLine, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
-        """Where every line is allowed, some commands and files still need a rule that names them."""
-        warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
-        named = [item.argv for item in self._named(permit, line, allow, self._place(permit, line))]
+    def _judge_allow_all(self, permit: Permit, line: ShellLine, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
+        """Return the decision if all lines are allowed: some programs and files still need a rule that names them."""
+        warned = [rule for rule in _ALWAYS_ASK_RULES if rule.is_about(permit)]
+        named = [item.argv for item in self._commands_named_by(permit, line, allow, self._place(permit, line))]
         commands, outer = (
             tuple(item for item in items if item.argv not in named) for items in (line.commands, line.outer)
         )
         unnamed = replace(line, commands=commands, outer=outer)
-        is_warned = self._forbidding(warned, _WARNINGS, replace(permit, command=""), unnamed) is not None
-        if is_warned or self._uncertain(ask, self._ask, permit, line):
-            return self._asking(permit, line, allow)
+        is_warned = self._find_restriction(warned, _ALWAYS_ASK_RULES, replace(permit, command=""), unnamed) is not None
+        if is_warned or self._uncertainty(ask, self._ask, permit, line):
+            return self._ask_verdict(permit, line, allow)
         return Verdict("allow")
 
-    def _forbidding(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine) -> Rule | None:
-        """The first rule against a command of the line, or against a file that it reads or writes."""
+    def _find_restriction(
+        self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine
+    ) -> Rule | None:
+        """Return the first rule that matches a command of the line, or a file that the line reads or writes."""
         places = directories(line, self._directory(permit))
         found = find_denial(about, line, permit.command, places, self._programs)
         if found is not None:
             return found
         for use in file_uses(line):
             for place in places or (self._directory(permit),):
-                if (against := self._against(rules, use, place)) is not None:
+                if (against := self._restriction_on_file(rules, use, place)) is not None:
                     return against
         return None
 
-    def _against(self, rules: Sequence[Rule], use: FileUse, place: str) -> Rule | None:
+    def _restriction_on_file(self, rules: Sequence[Rule], use: FileUse, place: str) -> Rule | None:
         path = posixpath.join(place, use.path)
         for tool in _FILE_TOOLS[use.action]:
             permit = Permit(tool, use.action, path, "", {"file_path": path})
-            found = next((rule for rule in rules if self._fits(rule, permit, leniently=True)), None)
+            found = next((rule for rule in rules if self._fits(rule, permit, any_path=True)), None)
             if found is not None:
                 return found
         return None
 
-    def _uncertain(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine) -> str:
-        """Why a rule could apply although none is seen to; empty if none could."""
+    def _uncertainty(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine) -> str:
+        """Return the reason why a rule could apply although none matches; empty if none could."""
         places = directories(line, self._directory(permit))
         if why := find_uncertainty(about, line, places, self._programs):
             return why
@@ -241,10 +246,10 @@ class RuleSet:
             return "it writes to a file in a directory that is not known"
         paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
         if any(self._real(path).startswith("/proc/") for path in paths):
-            return "it uses a file whose path leads each process elsewhere"
+            return "it uses a file whose path differs for each process"
         made = [use for use in uses if use.makes == "file"]
         if is_replaced(made, [use.path for use in uses if use not in made], places):
-            return "it writes through a file that it makes"
+            return "it writes through a file that it creates"
         return line.hidden[0] if line.hidden else ""
 
     def _is_about_files(self, rule: Rule) -> bool:
@@ -255,10 +260,13 @@ class RuleSet:
         return posixpath.normpath(posixpath.join(self._root, permit.path))
 
     def _place(self, permit: Permit, line: ShellLine) -> Place:
-        """Where the line runs, and where it goes: one `cd` at its beginning can be followed, nothing more."""
+        """Return the directories in which the line runs. Only a single `cd` at its beginning can be followed."""
         here = self._here
-        if sum(any(char in text for char in "*?[") for command in line.commands for text in command.texts) > _PATTERNS:
-            # Each of them is looked up: that would take too long.
+        if (
+            sum(any(char in text for char in "*?[") for command in line.commands for text in command.texts)
+            > _MAX_PATTERNS
+        ):
+            # Each pattern would be expanded on disk, which takes too long.
             here = replace(here, expansions=lambda _: None)
         directory = self._directory(permit)
         moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
@@ -269,9 +277,11 @@ class RuleSet:
         there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
         return replace(here, directory=directory, moved_to=there)
 
-    def _named(self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place) -> list[ShellCommand]:
-        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command, and
-        where nothing else in the line changes what the command does.
+    def _commands_named_by(
+        self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place
+    ) -> list[ShellCommand]:
+        """Return the commands that a rule names. A saved rule names a command only if the scope is the same and no
+        other part of the line changes the effect of the command.
         """
         directory = None if line.hidden else working_directory(permit.command, line, place)
 
@@ -280,45 +290,48 @@ class RuleSet:
 
         return [command for command in line.commands if _named_by(allow, command, scope(command))]
 
-    def _unsettled(self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place) -> list[ShellCommand]:
-        """The commands that nothing allows."""
-        named = self._named(permit, line, allow, place)
-        is_outside = outside(place, place.directory)
+    def _commands_not_allowed(
+        self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place
+    ) -> list[ShellCommand]:
+        """Return the commands that neither a rule allows nor are read-only."""
+        named = self._commands_named_by(permit, line, allow, place)
+        is_outside = leads_outside(place, place.directory)
         return [
             command
             for command in line.commands
-            if command not in named and (is_outside or not only_looks(command, place))
+            if command not in named and (is_outside or not is_readonly(command, place))
         ]
 
-    def _redirects_well(self, line: ShellLine, place: Place) -> bool:
+    def _are_redirections_allowed(self, line: ShellLine, place: Place) -> bool:
         return all(
-            redirection_looks(item, place) or self._may_write(item.target.text, place) for item in line.redirections
+            is_readonly_redirection(item, place) or self._may_write(item.target.text, place)
+            for item in line.redirections
         )
 
     def _may_write(self, target: str, place: Place) -> bool:
-        """A redirection into a file is a write, and judged as one."""
+        """Return True if a redirection to the file is allowed. It is treated as a call of the write tool."""
         if place.is_moved or any(char in target for char in "*?[~$"):
             return False
         path = posixpath.join(place.directory, target)
         permit = Permit("write", "write", path, "", {"file_path": path})
         return self.judge(permit).decision == "allow"
 
-    def _asking(self, permit: Permit, line: ShellLine, allow: Sequence[Rule]) -> Verdict:
+    def _ask_verdict(self, permit: Permit, line: ShellLine, allow: Sequence[Rule]) -> Verdict:
         place = self._place(permit, line)
-        unsettled = self._unsettled(permit, line, allow, place)
+        not_allowed = self._commands_not_allowed(permit, line, allow, place)
         exact = line_rules(permit.command, line, place)
-        if line.doubts:
-            return Verdict("ask", f"The line is not fully understood: {line.doubts[0]}.", exact)
-        if not unsettled:
+        if line.uncertainties:
+            return Verdict("ask", f"The line is not fully understood: {line.uncertainties[0]}.", exact)
+        if not not_allowed:
             return Verdict("ask", "It writes to a file.", exact)
-        names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
-        is_apart = not line.hidden and self._redirects_well(line, place)
-        if is_apart and all(is_plain(command) for command in unsettled):
-            exact = command_rules(unsettled, permit.command, line, place)
+        names = ", ".join(dict.fromkeys(_display(command) for command in not_allowed))
+        is_apart = not line.hidden and self._are_redirections_allowed(line, place)
+        if is_apart and all(is_plain(command) for command in not_allowed):
+            exact = command_rules(not_allowed, permit.command, line, place)
         return Verdict("ask", f"No rule allows: {names}.", exact)
 
 
-def _denied(rule: Rule) -> Verdict:
+def _deny_verdict(rule: Rule) -> Verdict:
     return Verdict("deny", f"The rule {rule.text} forbids it.")
 
 
@@ -331,7 +344,7 @@ def _path(permit: Permit) -> str:
 
 
 def _is_elsewhere(permit: Permit) -> bool:
-    """Whether it looks at what no path leads to: an address, or something that a server of tools keeps."""
+    """Return True if the call reads a resource without a path: a URL, or a resource of an MCP server."""
     return bool(_address(permit) or permit.params.get("mcp_name"))
 
 
@@ -348,14 +361,14 @@ def _parsed_address(url: str) -> Address | None:
 
 
 def _named_by(rules: Sequence[Rule], command: ShellCommand, scope: Scope | None = None) -> bool:
-    """A rule that names the command allows it, unless variables are set that may change what it does."""
-    if not sets_harmlessly(command) or any(word.is_dynamic for word in command.argv):
+    """Return True if a rule names the command, and the command sets no variables that may change its effect."""
+    if not has_harmless_assignments(command) or any(word.is_dynamic for word in command.argv):
         return False
     fits = (rule.fits_command(command.texts, is_open=command.is_open, scope=scope) for rule in rules if rule.is_naming)
     return any(fits)
 
 
-def _shown(command: ShellCommand) -> str:
+def _display(command: ShellCommand) -> str:
     if not command.argv:
         return " ".join(f"{name}=…" for name, _ in command.assignments)
     text = " ".join(shlex.quote(word) for word in command.texts[:3])

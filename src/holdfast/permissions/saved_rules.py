@@ -1,7 +1,7 @@
-"""The rules that "always allow" saves, and the scope in which they match. Pure; the disk is asked through `Place`.
+"""The rules that "always allow" saves, and the scope in which they match. Pure; the disk is accessed through `Place`.
 
 A saved rule covers exactly the call it was saved for: the same words in the same directory, with relative programs
-and redirected files resolving to the same paths. Where the directory of a command is not certain, no rule is offered.
+and redirected files resolving to the same paths. If the directory of a command is not certain, no rule is offered.
 """
 
 import json
@@ -33,7 +33,7 @@ __all__ = [
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _FIRST_CD = re.compile(r"\s*cd\s+[^\s;&|()<>]+\s*&&(?!&)")
 _SEQUENCE = frozenset({"&&", "|", ">", ">>", "<", ">|", ">&", "<&", "&>", "&>>", "<<<"})
-"""Operators behind which a command runs only if the `cd` at the beginning of the line has succeeded."""
+"""Operators after which a command runs only if the `cd` at the beginning of the line has succeeded."""
 
 
 def working_directory(text: str, line: ShellLine, place: Place) -> str | None:
@@ -41,17 +41,17 @@ def working_directory(text: str, line: ShellLine, place: Place) -> str | None:
     if place.is_lost:
         return None
     if not place.moved_to:
-        hides_move = line.doubts and re.search(r"\b(cd|pushd|popd)\b", text)
+        hides_move = line.uncertainties and re.search(r"\b(cd|pushd|popd)\b", text)
         return None if hides_move else place.real(place.directory)
     first = line.commands[0]
     target = first.argv[1]
     is_plain = not (target.is_glob or target.is_home or target.is_dynamic or first.assignments)
-    if line.doubts or not is_plain or target.text.startswith("-") or not _FIRST_CD.match(text):
+    if line.uncertainties or not is_plain or target.text.startswith("-") or not _FIRST_CD.match(text):
         return None
     if any(item not in _SEQUENCE for item in line.operators):
         return None
     there = place.real(place.moved_to)
-    # Behind a link `..` leads elsewhere than its text says, and a shell may take either way.
+    # After a link, `..` may refer to two directories: a shell may resolve it by text or on disk.
     return there if there == place.real(posixpath.join(place.directory, target.text)) else None
 
 
@@ -105,7 +105,7 @@ def command_rules(commands: Sequence[ShellCommand], text: str, line: ShellLine, 
     if directory is None:
         return ()
     rules = (f"bash({_words(command)}){command_scope(command, directory, place)}" for command in commands)
-    return _parsed(tuple(dict.fromkeys(rules)))
+    return _offered(tuple(dict.fromkeys(rules)))
 
 
 def _words(command: ShellCommand) -> str:
@@ -115,19 +115,19 @@ def _words(command: ShellCommand) -> str:
 def line_rules(text: str, line: ShellLine, place: Place) -> tuple[str, ...]:
     """Return a rule for exactly this line, if its scope is certain."""
     scope = line_scope(text, line, place)
-    return () if scope is None else _parsed((f"bash(= {text.strip()}){scope}",))
+    return () if scope is None else _offered((f"bash(= {text.strip()}){scope}",))
 
 
 def is_plain(command: ShellCommand) -> bool:
-    """Whether the words of a command say all: nothing is set, nothing is open, nothing is expanded, and it runs in the
-    directory of the line.
+    """Return True if the words of a command determine its effect: no assignments, no unknown or expanded words, and it
+    does not change the directory.
     """
     is_whole = bool(command.argv) and not command.assignments and not command.is_open
     return is_exact(command) and is_whole and command.name not in _MOVES
 
 
 def is_exact(command: ShellCommand) -> bool:
-    """Whether a program gets exactly the words of a command, and no input that it may take for a program."""
+    """Return True if a program receives exactly the words of a command, and no input that it may execute."""
     return all(word.is_literal for word in command.argv) and not command.is_fed
 
 
@@ -141,7 +141,7 @@ def call_scope(permit: Permit) -> Scope | None:
     return None
 
 
-def call_rules(permit: Permit, path: str, *, is_looking: bool) -> tuple[str, ...]:
+def call_rules(permit: Permit, path: str, *, is_read: bool) -> tuple[str, ...]:
     """Return the rule for a call that runs no command. `path` is absolute, or relative to the workspace, whose own
     file the rule is saved in.
     """
@@ -150,19 +150,19 @@ def call_rules(permit: Permit, path: str, *, is_looking: bool) -> tuple[str, ...
     suffix = "" if scope is None else str(scope)
     address = permit.params.get("url")
     if permit.tool.startswith("mcp_") or (scope is not None and scope.params):
-        return _parsed((f"{name}{suffix}",))
+        return _offered((f"{name}{suffix}",))
     if isinstance(address, str):
         try:
-            return _parsed((f"{name}({parse_address(address).url.replace('*', '%2A')}){suffix}",))
+            return _offered((f"{name}({parse_address(address).url.replace('*', '%2A')}){suffix}",))
         except BadAddress:
             return ()
-    if not permit.params.get("file_path") and not is_looking:
-        return _parsed((name,))
-    return _parsed((f"{name}({escape(path)})",))
+    if not permit.params.get("file_path") and not is_read:
+        return _offered((name,))
+    return _offered((f"{name}({escape(path)})",))
 
 
-def _parsed(rules: tuple[str, ...]) -> tuple[str, ...]:
-    """What could not be read back, such as a name with control characters, is not offered."""
+def _offered(rules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the rules if they can be parsed again. A name with control characters, for example, cannot."""
     try:
         for rule in rules:
             parse_rules(rule, "allow")
@@ -172,8 +172,8 @@ def _parsed(rules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_outdated(rule: str) -> bool:
-    """Whether a saved rule of an earlier version names a relative program without its directory: it would match in
-    every directory, so it is asked about once more.
+    """Return True if a saved rule of an earlier version names a relative program without its directory. It would match
+    in every directory, so it no longer applies and the call asks again.
     """
     try:
         (parsed, *_) = parse_rules(rule, "allow")
@@ -184,7 +184,7 @@ def is_outdated(rule: str) -> bool:
     if parsed.subject == "command":
         return _is_relative(parsed.words[0])
     line = read_line(parsed.pattern)
-    return bool(line.doubts) or any(_is_relative(command.name) for command in line.commands)
+    return bool(line.uncertainties) or any(_is_relative(command.name) for command in line.commands)
 
 
 def _is_relative(program: str) -> bool:

@@ -1,18 +1,28 @@
-"""Words of a shell line, read character by character as bash reads them. Pure.
+"""Lexer for shell lines: words with quotes and expansions, as bash reads them; and the types of a parsed line. Pure.
 
-The reader accepts a strict subset of bash: whatever is outside of it raises `Unreadable`, and the line counts as not
-understood. It never guesses where a construct ends. Two kinds of remarks are kept apart:
+The lexer accepts a strict subset of bash. Any other syntax raises `UnsupportedSyntax`, and the line counts as not
+understood: it never guesses where a construct ends. Two kinds of findings are recorded:
 
-* a *doubt* keeps a line from running without approval: something is decided only while the line runs;
-* a *hidden* part is a doubt of another weight: a program, the text of a nested shell or the target of a redirection may
-  be one that is not among those that were found, so that no deny rule can be said not to apply.
+* an *uncertainty* means that some effect of the line is decided only while it runs, so the line needs approval;
+* a *hidden* part is an uncertainty about programs and files: the line may run a program, a nested shell text or a
+  redirection that is not among those found, so it cannot be excluded that a deny rule applies.
 """
 
 import re
 
 import msgspec
 
-__all__ = ["BLANKS", "Redirection", "ShellCommand", "ShellLine", "Unreadable", "Word", "WordReader", "literal", "names"]
+__all__ = [
+    "BLANKS",
+    "Redirection",
+    "ShellCommand",
+    "ShellLine",
+    "UnsupportedSyntax",
+    "Word",
+    "WordReader",
+    "literal",
+    "names",
+]
 
 
 BLANKS = " \t"
@@ -20,22 +30,22 @@ _ENDS = " \t\n;&|()<>"
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*!_-]", re.A)
 _COUNTED = "?$#"
 _PARAMETER = re.compile(r"\{(#?[A-Za-z_]\w*|[A-Za-z_]\w*(:?[-=+?]|##?|%%?|//?|\^\^?|,,?)[^$`{}()<>'\"\\\n]*)\}", re.A)
-"""The expansions that only substitute text. Subscripts, offsets, indirection and `@` operators may run commands."""
+"""Expansions that only substitute text. Subscripts, offsets, indirection and `@` operators may run commands."""
 _ARITHMETIC = re.compile(r"\(\([0-9 \t+*/%-]*\)\)")
-"""Of numbers alone: the value of a variable is evaluated too, and may run commands in a subscript."""
+"""Arithmetic of numbers only: bash also evaluates the value of a variable, which may run commands in a subscript."""
 _OPENS = re.compile(r"[*?[]|-[^=]*[*?[]")
-_MADE = "it has words that are made while it runs"
+_GENERATED_WORDS = "some of its words are generated while it runs"
 
 
-class Unreadable(Exception):
-    """The line leaves the subset of bash that is understood; the message is the reason, as a clause."""
+class UnsupportedSyntax(Exception):
+    """The line is outside of the supported subset of bash. The message is the reason, as a clause."""
 
 
 class Word(msgspec.Struct, frozen=True):
     """A word without its quotes.
 
-    `is_dynamic`: the shell makes something else of it before a program sees it. `may_be_option`: it is a pattern, and
-    the name of a file may make any option of it, or several.
+    `is_dynamic`: the shell replaces it before a program receives it. `is_glob`: it is a pattern. `may_be_option`: the
+    names that match the pattern may be options. `is_home`: it begins with `~`.
     """
 
     text: str
@@ -47,53 +57,55 @@ class Word(msgspec.Struct, frozen=True):
 
     @property
     def is_literal(self) -> bool:
-        """Whether the program gets exactly this text, as one word."""
+        """True if the program receives exactly this text, as one word."""
         return not (self.is_dynamic or self.is_glob or self.is_home)
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a list, for tables."""
+    """Return the words of a text, for tables."""
     return frozenset(text.split())
 
 
 def literal(text: str) -> Word:
-    """A word that stands for itself."""
+    """Return a literal word."""
     return Word(text)
 
 
 class WordReader:
-    """Reads words of `text` from the position `at` on. Substitutions are read by the grammar, which is a subclass."""
+    """Reads words of `text` from the position `at`. Substitutions are parsed by a subclass."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.doubts: dict[str, None] = {}
+        self.uncertainties: dict[str, None] = {}
         self.hidden: dict[str, None] = {}
         self._value: list[str] = []
         self._bare: list[str] = []
-        """The word with every quoted character blanked: what the shell may still expand."""
+        """The word with quoted characters blanked: the part that the shell may still expand."""
         self._is_dynamic = False
         self._is_number = False
         self._is_quoted = False
 
-    def doubt(self, why: str, *, hides: bool = False) -> None:
-        self.doubts[why] = None
+    def note_uncertainty(self, why: str, *, hides: bool = False) -> None:
+        """Record the reason of an uncertainty. `hides`: a program, a text or a file may not be among those found."""
+        self.uncertainties[why] = None
         if hides:
             self.hidden[why] = None
 
     def peek(self, length: int = 1) -> str:
+        """Return the next characters without advancing."""
         return self.text[self.at : self.at + length]
 
     def substitution(self) -> None:
-        """Read `(…)` as commands, with the position at the parenthesis."""
+        """Parse `(…)` as commands. The position is at the parenthesis."""
         raise NotImplementedError
 
     def nested(self, text: str) -> None:
-        """Read a text between backquotes as commands."""
+        """Parse the text between backquotes as commands."""
         raise NotImplementedError
 
     def read_word(self) -> Word:
-        """The word at the position; empty text and no quotes if there is none."""
+        """Return the word at the position; a word with empty text and no quotes if there is none."""
         outer = self._value, self._bare, self._is_dynamic, self._is_number, self._is_quoted
         self._value, self._bare, self._is_dynamic, self._is_number, self._is_quoted = [], [], False, False, False
         try:
@@ -107,7 +119,7 @@ class WordReader:
         bare = "".join(self._bare)
         is_dynamic = self._is_dynamic or _has_braces(bare)
         if is_dynamic:
-            self.doubt(_MADE)
+            self.note_uncertainty(_GENERATED_WORDS)
         return Word(
             "".join(self._value),
             is_dynamic=is_dynamic,
@@ -122,7 +134,7 @@ class WordReader:
         char = self.text[self.at]
         if self.peek(2) in ("<(", ">("):
             self.at += 1
-            self._expand("it runs a command to make a file")
+            self._expand("it runs a command to generate a file")
             self.substitution()
         elif char in _ENDS:
             return False
@@ -145,20 +157,20 @@ class WordReader:
         self._value.append(text)
         self._bare.append("\x00" * len(text) if quoted else text)
 
-    def _expand(self, why: str = _MADE) -> None:
+    def _expand(self, why: str = _GENERATED_WORDS) -> None:
         self._is_dynamic = True
-        self.doubt(why)
+        self.note_uncertainty(why)
         self._put("$", quoted=True)
 
     def _escape(self) -> bool:
         following = self.text[self.at + 1 : self.at + 2]
         if not following:
-            raise Unreadable("it ends in the middle of a word")
+            raise UnsupportedSyntax("it ends in the middle of a word")
         if following == "\n":
-            # Bash joins the lines before it looks at the words: only where a word has ended does that change nothing.
+            # Bash joins the lines before it splits words, which is harmless only after the end of a word.
             if self.text[self.at + 2 : self.at + 3] in (" ", "\t"):
                 return False
-            raise Unreadable("a word goes on in the next line")
+            raise UnsupportedSyntax("a word goes on in the next line")
         self._is_quoted = True
         self._put(following, quoted=True)
         self.at += 2
@@ -167,7 +179,7 @@ class WordReader:
     def _single(self) -> None:
         end = self.text.find("'", self.at + 1)
         if end < 0:
-            raise Unreadable("a quote is not closed")
+            raise UnsupportedSyntax("a quote is not closed")
         self._is_quoted = True
         self._put(self.text[self.at + 1 : end], quoted=True)
         self.at = end + 1
@@ -191,15 +203,15 @@ class WordReader:
             else:
                 self._put(char, quoted=True)
                 self.at += 1
-        raise Unreadable("a quote is not closed")
+        raise UnsupportedSyntax("a quote is not closed")
 
     def _backquote(self) -> None:
         end = self.text.find("`", self.at + 1)
         inner = self.text[self.at + 1 : end]
         if end < 0 or any(char in inner for char in "\\'\""):
-            # Quotes and backslashes between backquotes are read by rules of their own.
-            raise Unreadable("it runs a command to make a word")
-        self._expand("it runs a command to make a word")
+            # Quotes and backslashes between backquotes have rules of their own.
+            raise UnsupportedSyntax("it runs a command to generate a word")
+        self._expand("it runs a command to generate a word")
         self.at = end + 1
         self.nested(inner)
 
@@ -207,10 +219,10 @@ class WordReader:
         self.at += 1
         following = self.peek()
         if self.text.startswith("\\\n", self.at):
-            raise Unreadable("an expansion goes on in the next line")
+            raise UnsupportedSyntax("an expansion goes on in the next line")
         if following and following in _COUNTED:
-            # Always a number: how the last command ended, how many arguments there are, which process this is. As the
-            # name of a file it is any.
+            # Always a number: exit status, number of arguments, process id. As part of a file name it can be any
+            # number, like a pattern.
             self._put("*", quoted=True)
             self._is_number = True
             self.at += 1
@@ -233,62 +245,60 @@ class WordReader:
         if self.text.startswith("((", self.at):
             found = _ARITHMETIC.match(self.text, self.at)
             if found is None:
-                raise Unreadable("it calculates")
+                raise UnsupportedSyntax("it calculates")
             self._expand("it calculates")
             self.at = found.end()
         elif self.peek() == "(":
-            self._expand("it runs a command to make a word")
+            self._expand("it runs a command to generate a word")
             self.substitution()
         else:
             found = _PARAMETER.match(self.text, self.at)
             if found is None:
-                raise Unreadable(_MADE)
+                raise UnsupportedSyntax(_GENERATED_WORDS)
             self._expand()
             self.at = found.end()
 
     def _escaped_string(self) -> None:
-        """`$'…'`: what it stands for is not worked out here."""
+        """Skip `$'…'`. Its escapes are not decoded; the word is dynamic."""
         found = re.compile(r"'(?:[^'\\]|\\.)*'", re.S).match(self.text, self.at)
         if found is None:
-            raise Unreadable("a quote is not closed")
+            raise UnsupportedSyntax("a quote is not closed")
         self.at = found.end()
 
 
 def _has_braces(bare: str) -> bool:
-    """Whether braces in it may be expanded to several words."""
+    """Return True if brace expansion may turn the word into several."""
     inside = bare.partition("{")[2].rpartition("}")[0]
     return "," in inside or ".." in inside
 
 
-# The parts of a shell line: commands, redirections, doubts. Pure.
-
-
 class Redirection(msgspec.Struct, frozen=True):
-    """`operator` is bash's without the descriptor (`2>` is `>`), `target` a file, a descriptor or a text."""
+    """A redirection. `operator` is without the descriptor (`2>` is `>`), `target` a file, a descriptor or a text."""
 
     operator: str
     target: Word
 
     @property
     def is_descriptor(self) -> bool:
-        """A copy of one of the three standard descriptors: `2>&1`."""
+        """True for a copy of one of the three standard descriptors: `2>&1`."""
         return self.operator in (">&", "<&") and self.target.text in ("0", "1", "2") and not self.target.is_glob
 
     @property
     def is_closing(self) -> bool:
-        """`2>&-`, or a copy of another descriptor: no file is named."""
+        """True for `2>&-` and for a copy of another descriptor, which name no file."""
         return self.operator in (">&", "<&") and bool(re.fullmatch(r"\d+-?|-", self.target.text))
 
     @property
     def is_text(self) -> bool:
+        """True for a here-document or a here-string."""
         return self.operator in ("<<<", "<<", "<<-")
 
 
 class ShellCommand(msgspec.Struct, frozen=True):
-    """One program, or builtin, with its words. Without words it only assigns.
+    """A program or builtin with its words. Without words it consists of assignments only.
 
-    `is_open`: more words follow that are not known yet, such as those `xargs` reads. `is_fed`: its input comes from a
-    pipe, a file or a text of the line, which may be a program (`… | python3`).
+    `is_open`: unknown words follow, such as those that `xargs` reads. `is_fed`: its input is a pipe, a file or a text
+    of the line, which may be a program (`… | python3`).
     """
 
     argv: tuple[Word, ...]
@@ -298,27 +308,31 @@ class ShellCommand(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """The program as it is written, or an empty string."""
         return self.argv[0].text if self.argv else ""
 
     @property
     def texts(self) -> tuple[str, ...]:
+        """The texts of the words."""
         return tuple(word.text for word in self.argv)
 
 
 class ShellLine(msgspec.Struct, frozen=True):
-    """All commands of a line. `doubts` is empty only if nothing is decided while it runs; `hidden` is empty only if
-    every program, every nested shell text and every redirection target is among those found.
+    """All commands and redirections of a line.
+
+    `uncertainties` is empty only if all effects are determined before the line runs; `hidden` is empty only if every
+    program, nested shell text and redirection target is among those found.
     """
 
     commands: tuple[ShellCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
-    doubts: tuple[str, ...] = ()
+    uncertainties: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     repeats: bool = False
-    """Whether parts of it may run more than once, or in another order."""
+    """True if parts of the line may run more than once, or in another order."""
     outer: tuple[ShellCommand, ...] = ()
-    """For rules that forbid: the wrappers and shells whose place the commands inside have taken, and commands that the
-    words of others may be.
+    """Further commands for deny and ask rules: the wrappers and shells that were replaced by the commands inside, and
+    commands that the words of opaque wrappers may be.
     """
     operators: tuple[str, ...] = ()
-    """What stands between commands and before the targets of redirections, in no particular order."""
+    """Operators between commands and of redirections, in no particular order."""

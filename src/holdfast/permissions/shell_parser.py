@@ -1,7 +1,8 @@
-"""The grammar of shell lines: a strict subset of bash, by recursive descent. Pure.
+"""Recursive-descent parser for shell lines: a strict subset of bash. Pure.
 
-Whatever is outside of the subset ends the reading, and the line counts as not understood. Commands, redirections and
-assignments are collected wherever they stand; which of them run, and how often, is not worked out.
+Any other syntax ends the parse, and the line counts as not understood. Commands, redirections and assignments are
+collected from all branches; which of them run, and how often, is not determined. The result is compared with that of a
+second, independent parser (tree-sitter): where the two differ, the line is uncertain.
 """
 
 import re
@@ -16,7 +17,7 @@ from holdfast.permissions.shell_lexer import (
     Redirection,
     ShellCommand,
     ShellLine,
-    Unreadable,
+    UnsupportedSyntax,
     Word,
     WordReader,
     literal,
@@ -36,19 +37,17 @@ __all__ = [
 ]
 
 
-# Blanks, comments, redirections and here-documents of a shell line. Pure.
-
 _OPERATORS = ("&>>", "<<<", "<<-", "&>", ">>", ">&", "<&", ">|", "<>", "<<", ">", "<")
 _NUMBER = re.compile(r"\d+(?=[<>])", re.A)
 _DELIMITER = re.compile(r"[\w.%+:-]+", re.A)
 _EXPANDS = re.compile(r"`|\$[({\[]|\\\n")
-_DOCUMENT = "it holds a here-document"
+_DOCUMENT = "it contains a here-document"
 NOT_VALID = "it is not valid, or too unusual"
 TWO_WAYS = "it can be read in two ways"
 
 
 class _Document(NamedTuple):
-    """A here-document whose lines follow; `start` is where its operator stands."""
+    """A here-document whose lines follow. `start` is the position of its operator."""
 
     delimiter: str
     strips: bool
@@ -56,8 +55,8 @@ class _Document(NamedTuple):
     start: int
 
 
-def _is_even(body: str) -> bool:
-    """Whether parentheses are in pairs, and nothing is quoted."""
+def _is_balanced(body: str) -> bool:
+    """Return True if parentheses are balanced and there are no quotes."""
     depth = 0
     for char in body:
         depth += (char == "(") - (char == ")")
@@ -67,29 +66,32 @@ def _is_even(body: str) -> bool:
 
 
 class TokenReader(WordReader):
-    """Reads what stands between words. `is_nested`: the text stood between backquotes."""
+    """Reads blanks, comments, redirections and here-documents. `is_nested`: the text was between backquotes."""
 
     def __init__(self, text: str, *, is_nested: bool = False) -> None:
         super().__init__(text)
         self.redirections: list[Redirection] = []
         self.documents: list[_Document] = []
-        """Announced, and not read yet."""
+        """Here-documents whose lines have not been read yet."""
         self._is_nested = is_nested
         self._substitutions = 0
 
     def enter(self) -> None:
-        """Begin a substitution. The lines of a here-document that is open across its borders could be anywhere."""
+        """Begin a substitution. A here-document must not be open at its borders: the position of its lines would be
+        uncertain.
+        """
         if self.documents:
-            raise Unreadable(_DOCUMENT)
+            raise UnsupportedSyntax(_DOCUMENT)
         self._substitutions += 1
 
     def leave(self) -> None:
+        """End a substitution."""
         if self.documents:
-            raise Unreadable(_DOCUMENT)
+            raise UnsupportedSyntax(_DOCUMENT)
         self._substitutions -= 1
 
     def skip(self, *, newlines: bool = False) -> None:
-        """Pass over blanks and comments, and over newlines where they mean nothing."""
+        """Skip blanks and comments, and with `newlines` also line breaks and here-documents."""
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in BLANKS:
@@ -97,7 +99,7 @@ class TokenReader(WordReader):
             elif self.peek(2) == "\\\n":
                 before = self.text[self.at - 1 : self.at]
                 if before and before not in " \t\n" and self.text[self.at + 2 : self.at + 3] not in (" ", "\t"):
-                    raise Unreadable("a word goes on in the next line")
+                    raise UnsupportedSyntax("a word goes on in the next line")
                 self.at += 2
             elif char == "#" and self.text[self.at - 1 : self.at] in ("", *" \t\n;&|()"):
                 end = self.text.find("\n", self.at)
@@ -112,15 +114,16 @@ class TokenReader(WordReader):
         documents, self.documents = self.documents, []
         for document in documents:
             if "\n" in self.text[document.start : self.at - 1]:
-                raise Unreadable(_DOCUMENT)
+                raise UnsupportedSyntax(_DOCUMENT)
             self._read_document(document)
 
     def redirection(self) -> bool:
+        """Read a redirection. Return False if there is none at the position."""
         start = self.at
         if found := _NUMBER.match(self.text, self.at):
             self.at = found.end()
             if self.peek(2) in ("<(", ">("):
-                raise Unreadable(TWO_WAYS)
+                raise UnsupportedSyntax(TWO_WAYS)
         operator = next((known for known in _OPERATORS if self.text.startswith(known, self.at)), "")
         if not operator or (operator in "<>" and self.peek(2) in ("<(", ">(") and self.at == start):
             self.at = start
@@ -130,18 +133,18 @@ class TokenReader(WordReader):
         begin = self.at
         target = self.read_word()
         if self.at == begin:
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         self.redirections.append(Redirection(operator, target))
         if operator in ("<<", "<<-"):
-            self._announce(target, strips=operator == "<<-", start=start)
+            self._begin_document(target, strips=operator == "<<-", start=start)
         elif operator != "<<<" and not target.is_literal:
-            self.doubt("it writes to a file whose name is made while it runs", hides=True)
+            self.note_uncertainty("it writes to a file whose name is generated while it runs", hides=True)
         return True
 
-    def _announce(self, delimiter: Word, *, strips: bool, start: int) -> None:
-        self.doubt(_DOCUMENT)
+    def _begin_document(self, delimiter: Word, *, strips: bool, start: int) -> None:
+        self.note_uncertainty(_DOCUMENT)
         if self._is_nested or not delimiter.is_literal or not _DELIMITER.fullmatch(delimiter.text):
-            raise Unreadable(_DOCUMENT)
+            raise UnsupportedSyntax(_DOCUMENT)
         self.documents.append(_Document(delimiter.text, strips, delimiter.is_quoted, start))
 
     def _read_document(self, document: _Document) -> None:
@@ -154,26 +157,24 @@ class TokenReader(WordReader):
             if (line.lstrip("\t") if document.strips else line) == document.delimiter:
                 self._check_document(document, self.text[start:begin])
                 return
-        raise Unreadable(_DOCUMENT)
+        raise UnsupportedSyntax(_DOCUMENT)
 
     def _check_document(self, document: _Document, body: str) -> None:
         if not document.is_quoted and _EXPANDS.search(body):
-            self.doubt(_DOCUMENT, hides=True)
-        if self._substitutions and not (document.is_quoted and _is_even(body)):
-            # Old versions of bash look for the end of a substitution in the document too.
-            self.doubt(_DOCUMENT, hides=True)
+            self.note_uncertainty(_DOCUMENT, hides=True)
+        if self._substitutions and not (document.is_quoted and _is_balanced(body)):
+            # Old versions of bash also search the document for the end of the substitution.
+            self.note_uncertainty(_DOCUMENT, hides=True)
 
 
-# The grammar of shell lines: a strict subset of bash, by recursive descent. Pure.
-
-_DEEPEST = 40
+_MAX_DEPTH = 40
 _EVALUATES = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.A)
 RESERVED = names("! { } [[ ]] if then elif else fi while until for in do done case esac select function time coproc")
 
 
 class ShellParser(TokenReader):
-    """Recursive descent. Lists end at a parenthesis, at `;;` or at the reserved words their caller names."""
+    """The parser. Command lists end at a parenthesis, at `;;` or at the reserved words that the caller names."""
 
     def __init__(self, text: str, depth: int) -> None:
         super().__init__(text, is_nested=depth > 0)
@@ -184,21 +185,22 @@ class ShellParser(TokenReader):
         self.repeats = False
 
     def line(self) -> ShellLine:
-        found = tuple(self.commands), tuple(self.redirections), tuple(self.doubts), tuple(self.hidden)
+        """Return the commands and redirections found so far."""
+        found = tuple(self.commands), tuple(self.redirections), tuple(self.uncertainties), tuple(self.hidden)
         operators = (*self.operators, *(item.operator for item in self.redirections))
         return ShellLine(*found, repeats=self.repeats, outer=tuple(self.outer), operators=operators)
 
     def read(self) -> None:
+        """Parse the whole text. Unsupported syntax is recorded as an uncertainty that hides commands."""
         try:
             self._list(frozenset())
             if self.at < len(self.text) or self.documents:
-                raise Unreadable(NOT_VALID)
-        except Unreadable as error:
-            self.doubt(str(error), hides=True)
-
-    # Substitutions, which words contain.
+                raise UnsupportedSyntax(NOT_VALID)
+        except UnsupportedSyntax as error:
+            self.note_uncertainty(str(error), hides=True)
 
     def substitution(self) -> None:
+        """Parse `(…)` as commands. The position is at the parenthesis."""
         self.enter()
         self.at += 1
         self._list(frozenset())
@@ -206,25 +208,24 @@ class ShellParser(TokenReader):
         self.leave()
 
     def nested(self, text: str) -> None:
+        """Parse the text between backquotes as commands."""
         inner = ShellParser(text, self._depth + 1)
-        if self._depth > _DEEPEST:
-            raise Unreadable("it is nested too deeply")
+        if self._depth > _MAX_DEPTH:
+            raise UnsupportedSyntax("it is nested too deeply")
         inner.read()
         self.commands += inner.commands
         self.redirections += inner.redirections
-        self.doubts |= inner.doubts
+        self.uncertainties |= inner.uncertainties
         self.hidden |= inner.hidden
         self.outer += inner.outer
         self.operators += inner.operators
         self.repeats = self.repeats or inner.repeats
 
-    # Lists and pipelines.
-
     def _list(self, ends: frozenset[str]) -> None:
-        """Commands up to what ends them; the end itself is not taken."""
+        """Parse commands up to the end of the list, which is not consumed."""
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise Unreadable("it is nested too deeply")
+        if self._depth > _MAX_DEPTH:
+            raise UnsupportedSyntax("it is nested too deeply")
         operator = ""
         while not self._is_end(ends):
             first, redirected = len(self.commands), len(self.redirections)
@@ -237,40 +238,38 @@ class ShellParser(TokenReader):
                 break
             operator = self.peek(2) if self.peek(2) in ("&&", "||", "|&") else self.peek()
             if operator not in ("&&", "||", "|&", "|", ";", "&", "\n"):
-                raise Unreadable(NOT_VALID)
+                raise UnsupportedSyntax(NOT_VALID)
             self.operators.append(operator)
             if operator != "\n":
                 self.at += len(operator)
             if operator[0] == "|" or operator == "&&":
-                self._more()
+                self._require_command()
         self._depth -= 1
 
-    def _more(self) -> None:
-        """Another command has to follow."""
+    def _require_command(self) -> None:
+        """Require that another command follows."""
         self.skip(newlines=True)
         if self.at >= len(self.text) or self.peek() in ");&|":
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
 
     def _is_end(self, ends: frozenset[str]) -> bool:
         self.skip(newlines=True)
         if self.at >= len(self.text) or self.peek() == ")" or self.peek(2) == ";;":
             return True
         if self.peek() in ";&|":
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         return self._reserved() in ends
 
     def _reserved(self) -> str:
-        """The reserved word at the position, which is not taken; empty if there is none."""
+        """Return the reserved word at the position without consuming it; empty if there is none."""
         found = re.compile(r"[a-z!{}\[\]]+(?=[\s;&|()<>]|$)").match(self.text, self.at)
         return found[0] if found and found[0] in RESERVED else ""
 
     def _expect(self, word: str) -> None:
         self.skip(newlines=True)
         if not self.text.startswith(word, self.at) or (word.isalpha() and self._reserved() != word):
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         self.at += len(word)
-
-    # Commands.
 
     def _command(self) -> None:
         while (word := self._reserved()) in ("!", "time"):
@@ -281,9 +280,9 @@ class ShellParser(TokenReader):
             if word == "time" and self.peek() == "-":
                 self._time_option()
             if word == "time" and (self.peek() == "(" or self._reserved()):
-                self.doubt("it has a part that is not understood")
+                self.note_uncertainty("it has a part that is not understood")
         if self.peek(2) == "((":
-            raise Unreadable("it calculates")
+            raise UnsupportedSyntax("it calculates")
         if word:
             self._compound(word)
         elif self.peek() == "(":
@@ -291,14 +290,14 @@ class ShellParser(TokenReader):
             self.operators.append("(")
             self._list(frozenset())
             self._expect(")")
-            self._trailing()
+            self._trailing_redirections()
         else:
             self._simple()
 
     def _time_option(self) -> None:
         found = re.compile(r"(-p[ \t]+)?(--[ \t]+)?(?!-)").match(self.text, self.at)
         if found is None:
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         self.at = found.end()
 
     def _compound(self, word: str) -> None:
@@ -308,7 +307,7 @@ class ShellParser(TokenReader):
             self._list(frozenset("}"))
             self._expect("}")
         elif word == "if":
-            self.doubt("it depends on a condition")
+            self.note_uncertainty("it depends on a condition")
             self._conditional()
         elif word in ("while", "until"):
             self._loop()
@@ -325,8 +324,8 @@ class ShellParser(TokenReader):
             self._function([name], [], has_keyword=True)
             return
         else:
-            raise Unreadable("it has a part that is not understood")
-        self._trailing()
+            raise UnsupportedSyntax("it has a part that is not understood")
+        self._trailing_redirections()
 
     def _conditional(self) -> None:
         self._list(frozenset({"then"}))
@@ -343,7 +342,7 @@ class ShellParser(TokenReader):
         self._expect("fi")
 
     def _loop(self) -> None:
-        self.doubt("it is a loop")
+        self.note_uncertainty("it is a loop")
         self.repeats = True
         self._list(frozenset({"do"}))
         self._expect("do")
@@ -353,7 +352,7 @@ class ShellParser(TokenReader):
     def _for(self) -> None:
         self.skip()
         if not re.fullmatch(r"[A-Za-z_]\w*", self.read_word().text, re.A):
-            raise Unreadable("it is a loop")
+            raise UnsupportedSyntax("it is a loop")
         self.skip(newlines=True)
         if self._reserved() == "in":
             self.at += len("in")
@@ -364,18 +363,18 @@ class ShellParser(TokenReader):
             self.at += 1
         self.skip(newlines=True)
         if self._reserved() != "do":
-            raise Unreadable("it is a loop")
+            raise UnsupportedSyntax("it is a loop")
         self._loop()
 
     def _is_over(self) -> bool:
-        """Whether no word follows in this line."""
+        """Return True if no word follows on this line."""
         self.skip()
         if self.at < len(self.text) and self.peek() in "&|()<>" and self.peek(2) not in ("<(", ">("):
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         return self.at >= len(self.text) or self.peek() in "\n;"
 
     def _case(self) -> None:
-        self.doubt("it depends on a condition")
+        self.note_uncertainty("it depends on a condition")
         self.skip()
         self.read_word()
         self._expect("in")
@@ -387,7 +386,7 @@ class ShellParser(TokenReader):
                 self.at += 3 if self.peek(3) == ";;&" else 2
             self.skip(newlines=True)
             if self.at >= len(self.text):
-                raise Unreadable(NOT_VALID)
+                raise UnsupportedSyntax(NOT_VALID)
         self._expect("esac")
 
     def _pattern(self) -> None:
@@ -399,25 +398,25 @@ class ShellParser(TokenReader):
             self.read_word()
             self.skip()
             if self.at == start or self.peek() not in ("|", ")"):
-                raise Unreadable(NOT_VALID)
+                raise UnsupportedSyntax(NOT_VALID)
             self.at += 1
             if self.text[self.at - 1] == ")":
                 return
 
     def _test(self) -> None:
-        """`[[ … ]]`. Comparisons of numbers evaluate their operands, which may run commands."""
-        self.doubt("it depends on a condition")
+        """Parse `[[ … ]]`. Numeric comparisons evaluate their operands, which may run commands."""
+        self.note_uncertainty("it depends on a condition")
         while True:
             self.skip(newlines=True)
             if self.at >= len(self.text) or self.peek(2) in ("<(", ">("):
-                raise Unreadable("it depends on a condition")
+                raise UnsupportedSyntax("it depends on a condition")
             if self._reserved() == "]]":
                 self.at += 2
                 return
             if self.peek() in "()<>|&;":
                 self.at += 1
             elif self.read_word().text in _EVALUATES:
-                self.doubt("it depends on a condition", hides=True)
+                self.note_uncertainty("it depends on a condition", hides=True)
 
     def _simple(self) -> None:
         argv: list[Word] = []
@@ -434,15 +433,15 @@ class ShellParser(TokenReader):
             start = self.at
             word = self.read_word()
             if self.at == start or (self.peek() in ("<", ">") and re.fullmatch(r"\{\w+\}", self.text[start : self.at])):
-                raise Unreadable("it has a part that is not understood")
+                raise UnsupportedSyntax("it has a part that is not understood")
             if not argv and (found := _assigned(self.text[start : self.at], word)):
                 assignments.append(found)
             else:
                 argv.append(word)
         if argv and argv[0].text in RESERVED and not argv[0].is_quoted:
-            raise Unreadable(NOT_VALID)
+            raise UnsupportedSyntax(NOT_VALID)
         if argv and not argv[0].is_literal and argv[0].text != "[":
-            self.doubt("its program is made while it runs", hides=True)
+            self.note_uncertainty("its program is generated while it runs", hides=True)
         if argv or assignments:
             self.commands.append(ShellCommand(tuple(argv), tuple(assignments)))
 
@@ -450,75 +449,71 @@ class ShellParser(TokenReader):
         found = re.compile(r"\([ \t]*\)").match(self.text, self.at)
         is_named = len(argv) == 1 and not assignments and re.fullmatch(r"[\w-]+", argv[0].text, re.A)
         if not is_named or (found is None and not has_keyword):
-            raise Unreadable("it has a part that is not understood")
-        self.doubt("it defines a function")
+            raise UnsupportedSyntax("it has a part that is not understood")
+        self.note_uncertainty("it defines a function")
         self.repeats = True
         self.at = self.at if found is None else found.end()
         self.skip(newlines=True)
         if self.peek() != "(" and self._reserved() not in ("{", "if", "while", "until", "for", "case"):
-            raise Unreadable("it defines a function")
+            raise UnsupportedSyntax("it defines a function")
         self._command()
 
-    # Redirections.
-
-    def _trailing(self) -> None:
-        """Behind a compound command only redirections may follow."""
+    def _trailing_redirections(self) -> None:
+        """Read the redirections after a compound command."""
         self.skip()
         while self.redirection():
             self.skip()
 
 
 def _assigned(source: str, word: Word) -> tuple[str, Word] | None:
-    """Name and value, if bash takes the word for an assignment."""
+    """Return name and value if bash treats the word as an assignment, else None."""
     found = _ASSIGNMENT.match(source)
     if found is None:
         if re.match(r"[A-Za-z_]\w*\[", source, re.A):
-            raise Unreadable("it changes variables")
+            raise UnsupportedSyntax("it changes variables")
         return None
     if found[2]:
-        raise Unreadable("it changes variables")
+        raise UnsupportedSyntax("it changes variables")
     return found[1], msgspec.structs.replace(word, text=word.text[found.end() :])
 
 
-# A shell line, taken apart into the simple commands it would run. Pure.
-
-_LONGEST = 8_192
+_MAX_LENGTH = 8_192
 _PARSER = Parser(Language(tree_sitter_bash.language()))
 _STATIC = re.compile(r"[\w./+@%:-]+", re.A)
 
 
 def parse(line: str) -> ShellLine:
-    """Take a line apart. Never fails: what is not understood is a doubt, and hides what it may run."""
-    if len(line) > _LONGEST:
-        return _unknown("it is too long to be judged")
+    """Parse a line. Never raises: a line that is not understood is uncertain and hides commands."""
+    if len(line) > _MAX_LENGTH:
+        return _not_understood("it is too long to be analysed")
     if not all(char.isprintable() or char in "\n\t" for char in line):
-        return _unknown("it holds characters that cannot be seen")
+        return _not_understood("it contains invisible characters")
     grammar = ShellParser(line, 0)
     grammar.read()
     _compare(grammar)
     return grammar.line()
 
 
-def _unknown(why: str) -> ShellLine:
-    return ShellLine(doubts=(why,), hidden=(why,))
+def _not_understood(why: str) -> ShellLine:
+    return ShellLine(uncertainties=(why,), hidden=(why,))
 
 
 def _compare(grammar: ShellParser) -> None:
-    """Note where the second parser sees an error, or a program that the grammar has not seen."""
+    """Record an uncertainty if the second parser finds an error, or a program that this parser has not found."""
     source = grammar.text.encode()
     root = _PARSER.parse(source).root_node
     if root.has_error:
-        grammar.doubt(NOT_VALID)
+        grammar.note_uncertainty(NOT_VALID)
     known = {command.name for command in grammar.commands}
-    unseen = _programs(root, source) - known - RESERVED
+    unseen = _program_names(root, source) - known - RESERVED
     if unseen:
-        grammar.doubt(TWO_WAYS, hides=True)
-        # Of these the words are not known, but a rule that forbids the program still finds it.
+        grammar.note_uncertainty(TWO_WAYS, hides=True)
+        # The words of these programs are not known, but a deny rule for the program still matches.
         grammar.commands += [ShellCommand((literal(name),), is_open=True) for name in sorted(unseen)]
 
 
-def _programs(root: Node, source: bytes) -> set[str]:
-    """The programs with a plain name, wherever they stand in the tree."""
+def _program_names(root: Node, source: bytes) -> set[str]:
+    """Return the programs with a literal name in a syntax tree."""
     found: set[str] = set()
     nodes = [root]
     while nodes:

@@ -1,8 +1,8 @@
-"""Commands that run other commands: what is really run. Pure.
+"""Expansion of commands that run other commands, such as `timeout`, `xargs`, `find -exec` and `sh -c`. Pure.
 
-`read_line` lists the commands inside, each to be judged on its own, in place of the one that wraps them. A wrapper that
-does more than that is listed too. A wrapper used in a way that is not known here hides what it runs; the commands that
-its words may be are listed all the same, for rules that forbid one of them.
+`read_line` replaces a wrapper by the commands that it runs, each of which is decided on its own. A wrapper with effects
+of its own is listed too. A wrapper with unknown options is opaque: the commands that it runs are not certain. Those
+that its words may be are still listed in `outer`, for deny rules.
 """
 
 import re
@@ -16,18 +16,18 @@ from msgspec.structs import replace
 from holdfast.permissions.shell_lexer import ShellCommand, ShellLine, Word, names
 from holdfast.permissions.shell_parser import parse
 
-__all__ = ["RUNNERS", "changes_programs", "evaluates", "read_line"]
+__all__ = ["RUNNERS", "changes_programs", "may_evaluate_text", "read_line"]
 
 
-# Builtins and variables of the shell that change what a line runs. Pure.
+# Builtins and variables of the shell that execute text or change which programs a line runs.
 
-_ALWAYS = names(
+_ALWAYS_EVALUATES = names(
     "source . alias unalias hash enable complete compgen compopt bind let fc history coproc mapfile readarray"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*", re.A)
 _NAMED = re.compile(r"[A-Za-z_]\w*=|[A-Za-z_]\w*$", re.A)
 _SUBSCRIPT = re.compile(r"\[.*(\$\(|`|\$\{)", re.S)
-"""Text that runs commands where bash takes it for the name of a variable or for a number."""
+"""Text that runs commands if bash evaluates it as the name of a variable or as a number."""
 _CHANGES = re.compile(
     r"PATH|EXECIGNORE|ENV|PS0|PS4|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|CDPATH|POSIXLY_CORRECT|SHELL|HOME|PWD|OLDPWD|BASH_.*"
     r"|LD_.*|DYLD_.*|\w*PAGER|\w*EDITOR|\w*_RSH|LESSOPEN|LESSCLOSE|TAR_OPTIONS|GREP_OPTIONS|RIPGREP_CONFIG_PATH"
@@ -38,19 +38,19 @@ _SET = re.compile(r"[-+][euxfvC]+|[-+][eux]*o|pipefail|errexit|nounset|xtrace|no
 
 
 def changes_programs(name: str) -> bool:
-    """Whether a variable decides which program a name stands for, or makes a program run another."""
+    """Return True if a variable affects the lookup of programs, or makes a program run another."""
     return bool(_CHANGES.fullmatch(name))
 
 
-def evaluates(command: ShellCommand) -> bool:
-    """Whether a builtin, or an assignment, may run a text or change what later names stand for."""
+def may_evaluate_text(command: ShellCommand) -> bool:
+    """Return True if a builtin or an assignment may execute text, or change the meaning of later names."""
     if any(changes_programs(name) for name, _ in command.assignments):
         return True
     values = [*command.argv, *(value for _, value in command.assignments)]
     if any(_SUBSCRIPT.search(word.text) for word in values):
         return True
     check = _CHECKS.get(command.name)
-    return command.name in _ALWAYS or (check is not None and check(command.argv[1:]))
+    return command.name in _ALWAYS_EVALUATES or (check is not None and check(command.argv[1:]))
 
 
 def _declares(words: Sequence[Word]) -> bool:
@@ -113,10 +113,10 @@ _CHECKS: Mapping[str, Callable[[Sequence[Word]], bool]] = {
 }
 
 
-# Commands that run other commands: what is really run. Pure.
+# Wrappers.
 
-_DEEPEST = 8
-_GUESSES = 16
+_MAX_DEPTH = 8
+_MAX_GUESSES = 16
 _SHELLS = frozenset({"bash", "sh", "dash"})
 _SHELL_OPTIONS = frozenset({"--norc", "--noprofile", "-e", "-u", "-x", "-f", "-v", "-eu", "-ex", "-ux", "-eux"})
 _TEXT_OPTIONS = frozenset({"-c", "-ec", "-uc", "-euc", "-xc", "-exc", "-euxc"})
@@ -129,22 +129,22 @@ _OPAQUE = names(
     "ssh strace su su-exec systemd-run taskset tcsh tini tmux toybox-sh unbuffer unshare valgrind watch xvfb-run "
     "yash zsh"
 )
-"""Their words are not taken apart: a command or a text for a shell stands somewhere among them."""
+"""Wrappers whose arguments are not analysed: somewhere among them is a command or the text of a shell."""
 _OPAQUE_NAME = re.compile(
     r"ld-linux.*|ld-musl.*|ld(64)?\.so.*|(r?ba|da|ra|z|k|mk|a|ya|po|fi|t?c|x?on|nu)?sh(([-.\d].*)|93)?"
 )
-"""Loaders of programs, and shells by their versions and kinds."""
-_OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
-_ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-_HOLES = frozenset({"{}", "%"})
-"""What `xargs -I` may put its input in place of: with any other word it could be part of the command's own words."""
-_UNSEEN = "it runs a command that cannot be seen"
-_CHANGED = "it changes where programs are found"
+"""Program loaders, and shells with a version or variant in their names."""
+_FIND_ALTERNATIVES = frozenset({"-o", "-or", "!", "-not", ","})
+_FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_PLACEHOLDERS = frozenset({"{}", "%"})
+"""Placeholders that `xargs -I` may replace by its input. Any other word could be part of the command's own words."""
+_HIDDEN_COMMAND = "it runs a command that is not known"
+_CHANGED_LOOKUP = "it changes where programs are found"
 
 
 class _Wrapper(msgspec.Struct, frozen=True):
-    """What may stand before the command: options alone, options with a value, assignments, then `plain` words.
-    `is_listed`: it does something itself, and has to be allowed itself.
+    """The words before the wrapped command: options without and with a value, assignments, then `plain` words.
+    `is_listed`: the wrapper has an effect of its own and has to be allowed too.
     """
 
     alone: frozenset[str] = frozenset()
@@ -186,26 +186,26 @@ _TABLE: Mapping[str, _Wrapper] = {
 
 
 RUNNERS = names("bash chroot dash env find ionice ksh nice nohup setsid sh stdbuf sudo timeout xargs zsh")
-"""Programs that run others, whatever a link to them is called."""
+"""Wrappers that are recognised by their file too, if a link gives them another name."""
 
 
 @lru_cache(maxsize=256)
 def read_line(text: str) -> ShellLine:
-    """A line with every wrapper replaced by what it runs."""
+    """Parse a line and replace each wrapper by the commands that it runs."""
     return _read(text, 0)
 
 
 def _read(text: str, depth: int) -> ShellLine:
     line = parse(text)
-    return _together([replace(line, commands=()), *(_expand(command, depth) for command in line.commands)])
+    return _join([replace(line, commands=()), *(_expand(command, depth) for command in line.commands)])
 
 
-def _together(lines: Iterable[ShellLine]) -> ShellLine:
+def _join(lines: Iterable[ShellLine]) -> ShellLine:
     known = tuple(lines)
     return ShellLine(
         tuple(command for line in known for command in line.commands),
         tuple(item for line in known for item in line.redirections),
-        tuple(dict.fromkeys(doubt for line in known for doubt in line.doubts)),
+        tuple(dict.fromkeys(uncertainty for line in known for uncertainty in line.uncertainties)),
         tuple(dict.fromkeys(reason for line in known for reason in line.hidden)),
         repeats=any(line.repeats for line in known),
         outer=tuple(command for line in known for command in line.outer),
@@ -214,73 +214,73 @@ def _together(lines: Iterable[ShellLine]) -> ShellLine:
 
 
 def _expand(command: ShellCommand, depth: int) -> ShellLine:
-    """The commands that a command runs, itself among them unless it only runs others."""
-    if depth > _DEEPEST:
-        return _hiding(command, "it is nested too deeply")
+    """Return the commands that a command runs, including itself unless it only runs others."""
+    if depth > _MAX_DEPTH:
+        return _opaque(command, "it is nested too deeply")
     if not command.argv:
-        return ShellLine((command,), hidden=(_CHANGED,) if evaluates(command) else ())
-    found = _by_name(command, command.name.rpartition("/")[2], depth)
+        return ShellLine((command,), hidden=(_CHANGED_LOOKUP,) if may_evaluate_text(command) else ())
+    found = _expand_by_name(command, command.name.rpartition("/")[2], depth)
     if command.is_fed:
         found = replace(found, commands=tuple(replace(item, is_fed=True) for item in found.commands))
-    if evaluates(command):
-        return replace(found, hidden=(*found.hidden, _UNSEEN))
+    if may_evaluate_text(command):
+        return replace(found, hidden=(*found.hidden, _HIDDEN_COMMAND))
     return found
 
 
-def _by_name(command: ShellCommand, name: str, depth: int) -> ShellLine:
+def _expand_by_name(command: ShellCommand, name: str, depth: int) -> ShellLine:
     is_path = name != command.name
     if name in _SHELLS:
-        found = _shell(command, depth)
+        found = _expand_shell(command, depth)
     elif name in ("eval", "trap"):
-        found = _text(command, depth)
+        found = _expand_eval(command, depth)
     elif name in _OPAQUE or _OPAQUE_NAME.fullmatch(name):
-        found = _hiding(command, depth=depth)
+        found = _opaque(command, depth=depth)
     elif name == "env":
-        found = _env(command, depth)
+        found = _expand_env(command, depth)
     elif name == "find":
-        found = _find(command, depth)
-    elif name in _TABLE and not _only_looks(command):
-        found = _wrapped(command, _TABLE[name], depth)
+        found = _expand_find(command, depth)
+    elif name in _TABLE and not _is_lookup(command):
+        found = _expand_wrapper(command, _TABLE[name], depth)
     else:
         return ShellLine((command,))
     found = replace(found, outer=(command, *found.outer))
-    # A program named by its path is itself to be allowed: it need not be what it is called.
+    # A program given by a path has to be allowed itself: it may be another program with the same name.
     return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
 
 
-def _hiding(command: ShellCommand, why: str = _UNSEEN, *, depth: int = _DEEPEST) -> ShellLine:
-    """The command decides by itself what it runs. Commands that its words may be are listed for rules that forbid."""
+def _opaque(command: ShellCommand, why: str = _HIDDEN_COMMAND, *, depth: int = _MAX_DEPTH) -> ShellLine:
+    """Return a command that runs unknown others. Commands that its words may be are listed for deny rules."""
     guesses: list[ShellCommand] = []
     redirections: list[ShellLine] = []
-    for at, word in enumerate(command.argv[1 : 1 + _GUESSES], start=1):
+    for at, word in enumerate(command.argv[1 : 1 + _MAX_GUESSES], start=1):
         if " " in word.text or ";" in word.text:
-            inner = _read(word.text, depth + 1) if depth < _DEEPEST else parse(word.text)
-            redirections.append(replace(inner, commands=(), doubts=(), hidden=()))
+            inner = _read(word.text, depth + 1) if depth < _MAX_DEPTH else parse(word.text)
+            redirections.append(replace(inner, commands=(), uncertainties=(), hidden=()))
             guesses += (item for item in inner.commands if item.argv)
         elif not word.text.startswith("-"):
             guesses.append(ShellCommand(command.argv[at:], is_open=command.is_open))
-    listed = ShellLine((command,), doubts=(why,), hidden=(why,), outer=tuple(guesses))
-    return _together([listed, *redirections])
+    listed = ShellLine((command,), uncertainties=(why,), hidden=(why,), outer=tuple(guesses))
+    return _join([listed, *redirections])
 
 
-def _only_looks(command: ShellCommand) -> bool:
+def _is_lookup(command: ShellCommand) -> bool:
     return command.name == "command" and len(command.argv) > 1 and command.argv[1].text in ("-v", "-V")
 
 
-def _text(command: ShellCommand, depth: int) -> ShellLine:
-    """`eval` and `trap`: a text that is run now or later."""
+def _expand_eval(command: ShellCommand, depth: int) -> ShellLine:
+    """Expand `eval` and `trap`, which execute text now or later."""
     words = command.argv[1:] if command.name == "eval" else command.argv[1:2]
     if command.name == "trap" and (not words or words[0].text in ("-", "", "-p", "-l")):
         return ShellLine((command,))
     inner = _read(" ".join(word.text for word in words), depth + 1)
-    listed = ShellLine((command,), doubts=(_UNSEEN,))
+    listed = ShellLine((command,), uncertainties=(_HIDDEN_COMMAND,))
     if command.is_open or not all(word.is_literal for word in words):
-        listed = replace(listed, hidden=(_UNSEEN,))
-    return _together([listed, inner])
+        listed = replace(listed, hidden=(_HIDDEN_COMMAND,))
+    return _join([listed, inner])
 
 
-def _shell(command: ShellCommand, depth: int) -> ShellLine:
-    """`sh -c` with a text that can be read; anything else runs a file or reads what it is given."""
+def _expand_shell(command: ShellCommand, depth: int) -> ShellLine:
+    """Expand `sh -c` with a literal text. Any other use of a shell executes a file or its input."""
     words = list(command.argv[1:])
     options: list[str] = []
     while words and words[0].is_literal and words[0].text in _SHELL_OPTIONS:
@@ -288,16 +288,16 @@ def _shell(command: ShellCommand, depth: int) -> ShellLine:
     behind = (command.argv[at + 1] for at, word in enumerate(command.argv[:-1]) if _takes_text(word.text))
     text = next(behind, None)
     if text is None:
-        return _hiding(command, depth=depth)
+        return _opaque(command, depth=depth)
     inner = _read(text.text, depth + 1)
     is_known = len(words) > 1 and words[0].is_literal and words[0].text in _TEXT_OPTIONS and words[1] is text
     if not is_known or not text.is_literal or text.text.startswith(("-", "+")):
-        return _together([ShellLine((command,), doubts=(_UNSEEN,), hidden=(_UNSEEN,)), inner])
+        return _join([ShellLine((command,), uncertainties=(_HIDDEN_COMMAND,), hidden=(_HIDDEN_COMMAND,)), inner])
     is_plain = not options and words[0].text in _QUIET_TEXT and not command.is_open
     if not is_plain or any(not word.is_literal or word.text.startswith("-") for word in words[2:]):
-        return _together([ShellLine((command,), doubts=(_UNSEEN,)), inner])
+        return _join([ShellLine((command,), uncertainties=(_HIDDEN_COMMAND,)), inner])
     if any(changes_programs(name) for name, _ in command.assignments):
-        return _together([ShellLine((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), inner])
+        return _join([ShellLine((command,), uncertainties=(_CHANGED_LOOKUP,), hidden=(_CHANGED_LOOKUP,)), inner])
     return replace(inner, commands=tuple(_assigned(item, command) for item in inner.commands))
 
 
@@ -309,61 +309,63 @@ def _assigned(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
     return replace(inner, assignments=(*outer.assignments, *inner.assignments))
 
 
-def _env(command: ShellCommand, depth: int) -> ShellLine:
-    """Without some variables a program finds nothing worse; a nested shell takes a search path of its own."""
+def _expand_env(command: ShellCommand, depth: int) -> ShellLine:
+    """Expand `env`. Removing variables does not make a program unsafe, but a nested shell may then use another search
+    path.
+    """
     rest = list(command.argv[1:])
     assigned = list(command.assignments)
     removes = False
     while rest and rest[0].is_literal and rest[0].text in ("-i", "-", "--ignore-environment", "-u", "--unset"):
         removes = True
-        taken = 2 if rest[0].text in ("-u", "--unset") else 1
-        if any(not word.is_literal or changes_programs(word.text) for word in rest[:taken]):
-            return _hiding(command, _CHANGED, depth=depth)
-        del rest[:taken]
+        arguments = 2 if rest[0].text in ("-u", "--unset") else 1
+        if any(not word.is_literal or changes_programs(word.text) for word in rest[:arguments]):
+            return _opaque(command, _CHANGED_LOOKUP, depth=depth)
+        del rest[:arguments]
     while rest and not rest[0].is_dynamic and rest[0].text.partition("=")[0].isidentifier() and "=" in rest[0].text:
         name, _, value = rest[0].text.partition("=")
         assigned.append((name, replace(rest.pop(0), text=value)))
     if not rest and not command.is_open:
         return ShellLine((replace(command, assignments=tuple(assigned)),))
     if not rest or not rest[0].is_literal or rest[0].text.startswith("-"):
-        return _hiding(command, depth=depth)
+        return _opaque(command, depth=depth)
     inner = ShellCommand(tuple(rest), tuple(assigned), is_open=command.is_open)
     found = _expand(inner, depth + 1)
     if removes and [item.argv for item in found.commands] != [inner.argv]:
-        return _together([ShellLine((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), found])
+        return _join([ShellLine((command,), uncertainties=(_CHANGED_LOOKUP,), hidden=(_CHANGED_LOOKUP,)), found])
     return found
 
 
-def _wrapped(command: ShellCommand, wrapper: _Wrapper, depth: int) -> ShellLine:
-    rest = _behind(command.argv[1:], wrapper)
+def _expand_wrapper(command: ShellCommand, wrapper: _Wrapper, depth: int) -> ShellLine:
+    rest = _wrapped_words(command.argv[1:], wrapper)
     if rest is None:
-        return _hiding(command, depth=depth)
+        return _opaque(command, depth=depth)
     assigned = list(command.assignments)
     while wrapper.assigns and rest and not rest[0].is_dynamic and "=" in rest[0].text:
         name, _, value = rest[0].text.partition("=")
         assigned.append((name, replace(rest.pop(0), text=value)))
     if not rest:
-        # Alone it runs nothing, except for xargs, which prints what it reads.
-        return _hiding(command, depth=depth) if command.is_open else ShellLine((command,))
+        # Without a command a wrapper runs nothing; `xargs` prints its input.
+        return _opaque(command, depth=depth) if command.is_open else ShellLine((command,))
     if not rest[0].is_literal or rest[0].text.startswith("-") or not rest[0].text:
-        return _hiding(command, depth=depth)
+        return _opaque(command, depth=depth)
     is_open = command.is_open or command.name == "xargs"
     inner = ShellCommand(tuple(rest), tuple(assigned), is_open=is_open)
     found = _expand(inner, depth + 1)
     if wrapper.is_listed:
-        return _together([ShellLine((replace(command, is_open=False),)), found])
+        return _join([ShellLine((replace(command, is_open=False),)), found])
     if command.name == "xargs" and [item.argv for item in found.commands[:1]] != [inner.argv]:
-        # The words that are read may end up anywhere in a command that is itself wrapped.
-        return _together([ShellLine((command,), doubts=(_UNSEEN,)), found])
+        # The input words may become any part of a command that is itself wrapped.
+        return _join([ShellLine((command,), uncertainties=(_HIDDEN_COMMAND,)), found])
     return found
 
 
-def _behind(words: Sequence[Word], wrapper: _Wrapper) -> list[Word] | None:
-    """The words behind the wrapper's own. None if an option is not known, or a word before the command is not literal:
-    it may become several words, and any of them the command.
+def _wrapped_words(words: Sequence[Word], wrapper: _Wrapper) -> list[Word] | None:
+    """Return the words of the wrapped command. None if an option of the wrapper is not known, or one of its words is
+    not literal: it may expand to several words, one of which becomes the command.
     """
     rest = list(words)
-    hole = ""
+    placeholder = ""
     while rest and rest[0].text.startswith("-"):
         option = rest.pop(0).text
         if option == "--":
@@ -378,65 +380,65 @@ def _behind(words: Sequence[Word], wrapper: _Wrapper) -> list[Word] | None:
         else:
             return None
         if option.startswith("-I"):
-            hole = value
-            if hole not in _HOLES:
+            placeholder = value
+            if placeholder not in _PLACEHOLDERS:
                 return None
     rest = rest[wrapper.plain :]
     if not all(word.is_literal for word in words[: len(words) - len(rest)]):
         return None
-    return [_holed(word, hole) for word in rest] if hole else rest
+    return [_mark_placeholder(word, placeholder) for word in rest] if placeholder else rest
 
 
-def _holed(word: Word, hole: str) -> Word:
-    """Of a word that the input is put into only the rest is known."""
-    return replace(word, is_glob=True, may_be_option=True) if hole in word.text else word
+def _mark_placeholder(word: Word, placeholder: str) -> Word:
+    """Mark a word that contains the placeholder: only the rest of it is known."""
+    return replace(word, is_glob=True, may_be_option=True) if placeholder in word.text else word
 
 
 def _is_joined(option: str, wrapper: _Wrapper) -> bool:
-    """`-n5`, `-oL`: a short option with its value; `-0r`: several that stand alone."""
+    """Return True for a short option with its value (`-n5`, `-oL`) or several options without values (`-0r`)."""
     if option.startswith("--"):
         return False
     return option[:2] in wrapper.valued or all(f"-{letter}" in wrapper.alone for letter in option[1:])
 
 
-def _find(command: ShellCommand, depth: int) -> ShellLine:
-    """`find` without its actions, and the commands those run; `{}` in them is a path that find has found."""
+def _expand_find(command: ShellCommand, depth: int) -> ShellLine:
+    """Expand `find` into itself without its actions, and the commands of the actions; `{}` in them is a path."""
     if command.is_open or any(word.is_dynamic or word.may_be_option for word in command.argv):
-        # An action may be among the words that are not known.
-        return _hiding(command, depth=depth)
+        # One of the unknown words may be an action.
+        return _opaque(command, depth=depth)
     kept: list[Word] = []
     inner: list[ShellLine] = []
     words = list(command.argv)
     while words:
         word = words.pop(0)
-        if word.text not in _ACTS:
+        if word.text not in _FIND_ACTIONS:
             kept.append(word)
             continue
         end = next((at for at, item in enumerate(words) if _ends_action(words, at, item)), None)
-        action = ShellCommand(tuple(_found(item) for item in words[:end]))
+        action = ShellCommand(tuple(_mark_found_path(item) for item in words[:end]))
         if end is None or not action.argv or not action.argv[0].is_literal:
-            return _together([*inner, _hiding(command, depth=depth)])
+            return _join([*inner, _opaque(command, depth=depth)])
         found = _expand(action, depth + 1)
         if word.text != "-exec" or [item.argv for item in found.commands] != [action.argv]:
-            # A relative program is another one in each directory.
-            hides = (_UNSEEN,) if "dir" in word.text and "/" in action.name else ()
-            inner.append(ShellLine(doubts=(_UNSEEN,), hidden=hides))
-        inner.append(found if _finds_files([item.text for item in kept], action) else _opened(found))
+            # `-execdir` runs in each directory, where a relative program may be another file.
+            hides = (_HIDDEN_COMMAND,) if "dir" in word.text and "/" in action.name else ()
+            inner.append(ShellLine(uncertainties=(_HIDDEN_COMMAND,), hidden=hides))
+        inner.append(found if _finds_files([item.text for item in kept], action) else _open_ended(found))
         words = words[end + 1 :]
-    return _together([ShellLine((replace(command, argv=tuple(kept)),)), *inner])
+    return _join([ShellLine((replace(command, argv=tuple(kept)),)), *inner])
 
 
-def _found(word: Word) -> Word:
+def _mark_found_path(word: Word) -> Word:
     return replace(word, is_glob=True) if "{}" in word.text else word
 
 
 def _finds_files(words: Sequence[str], action: ShellCommand) -> bool:
-    """Whether what an action behind these words gets is a plain file for sure: a link may lead anywhere."""
-    is_sure = any(pair == ("-type", "f") for pair in pairwise(words)) and not _OTHERWISE.intersection(words)
+    """Return True if an action after these words receives only regular files: a link may refer to any file."""
+    is_sure = any(pair == ("-type", "f") for pair in pairwise(words)) and not _FIND_ALTERNATIVES.intersection(words)
     return not any("{}" in word and not (is_sure and word == "{}") for word in action.texts)
 
 
-def _opened(line: ShellLine) -> ShellLine:
+def _open_ended(line: ShellLine) -> ShellLine:
     return replace(line, commands=tuple(replace(item, is_open=True) for item in line.commands))
 
 

@@ -1,4 +1,4 @@
-"""Send a helper to look something up, or one of the agents that people have described to do its work."""
+"""The `agent` tool: runs a sub-agent, either the read-only default or one that the user has defined."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -17,14 +17,14 @@ _LONGEST_LIST = 8_000
 
 
 class AgentArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`prompt`: the task, with everything the helper needs to know."""
+    """`prompt` is the task, with all the context that the sub-agent needs."""
 
     prompt: str
     agent: Annotated[str, Meta(description="The agent to send. Without one, a helper that only looks.")] = ""
 
 
 class Agent(BaseTool[AgentArguments]):
-    """The helper works in a session of its own, which screens show below this call.
+    """Runs a sub-agent in a session of its own, which screens show below this call.
 
     `offered` are the agents there are now: their names, and when to send them.
     """
@@ -62,7 +62,7 @@ class Agent(BaseTool[AgentArguments]):
 
 
 def _listed(agents: Sequence[tuple[str, str]]) -> str:
-    """What a model is told about the agents it may send. Where there are too many, only their names."""
+    """Return the list of agents for the tool description; without descriptions once it gets too long."""
     if not agents:
         return ""
     lines = ["", "", "With `agent` you send one of these, which has its own instructions, tools and model:"]

@@ -1,4 +1,4 @@
-"""Ask a question about pages on the web: a helper reads them."""
+"""Tools for questions about web pages: a sub-agent fetches and reads them."""
 
 from typing import Annotated
 
@@ -17,14 +17,14 @@ _SECONDS = 60
 
 
 class AgenticFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to find out, and where to begin."""
+    """The question, and the page to begin with."""
 
     prompt: Annotated[str, Meta(description="What you want to know.")]
     url: Annotated[str, Meta(description="The page to begin with, if you know it.")] = ""
 
 
 class AgenticFetch(BaseTool[AgenticFetchArguments]):
-    """One permission covers the pages a helper reads: all of them are on the open internet."""
+    """One approval covers all pages that the sub-agent reads, because all of them are on the public internet."""
 
     name = "agentic_fetch"
     is_parallel = True
@@ -46,13 +46,13 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
 
 
 class WebFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page."""
+    """The page to fetch."""
 
     url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
 
 
 class WebFetch(BaseTool[WebFetchArguments]):
-    """For helpers whose errand was permitted. It never reaches this machine or a private network."""
+    """Fetch of an approved sub-agent. It never connects to this machine or a private network."""
 
     name = "web_fetch"
     is_parallel = True
@@ -68,7 +68,7 @@ class WebFetch(BaseTool[WebFetchArguments]):
                 raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)
             params: dict[str, object] = {"url": target.url}
             what = f"Fetch {target.url}."
-            # The errand was agreed to; what rules forbid to fetch is forbidden to helpers too.
+            # The task was approved; rules that deny a fetch apply to sub-agents as well.
             await context.permit(Permit("fetch", "fetch", context.workspace_path, what, params, is_agreed=True))
 
         target = parse_target(arguments.url)

@@ -1,4 +1,4 @@
-"""Run a command line."""
+"""The `bash` tool: runs a shell command, in the background on request or if it takes long."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ _LEFT_RUNNING = (
 
 
 class BashTimes(msgspec.Struct, frozen=True):
-    """Seconds. `early`: how long a background job is watched for a failure at its start."""
+    """Times in seconds. `early`: how long the start of a background job is watched for a failure."""
 
     auto_background: float = 60.0
     early: float = 1.0
@@ -38,7 +38,7 @@ class BashArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bash(BaseTool[BashArguments]):
-    """One for each workspace, as its jobs are."""
+    """Runs shell commands. One instance per workspace, like its jobs."""
 
     name = "bash"
     arguments = BashArguments
@@ -60,7 +60,7 @@ class Bash(BaseTool[BashArguments]):
         launch = self._shell.launch(arguments.command, cwd, context.environment)
         launch = msgspec.structs.replace(launch, owner=context.session_id)
         call = _Call(context, arguments, cwd, context.now_ms())
-        # Nothing waits between here and the `try`: a cancel finds either no process or one that it stops.
+        # No await between here and the `try`: a cancel finds either no process or one that it stops.
         running = self._shell.processes.start(launch, on_output=context.publish_output)
         try:
             return await self._watch(call, running)
@@ -71,7 +71,7 @@ class Bash(BaseTool[BashArguments]):
             raise
 
     async def prepare(self) -> None:
-        """It may be run, and is about to be: a place for whoever has to see to something first."""
+        """Hook for subclasses: called after the approval, before the command is started."""
 
     async def _watch(self, call: "_Call", running: RunningCommand) -> ToolOutcome:
         if call.arguments.run_in_background:
@@ -90,7 +90,7 @@ class Bash(BaseTool[BashArguments]):
             try:
                 return self._hand_over(call, self._jobs.add(call.job(), running))
             except TooManyJobs:
-                # It stays in the foreground: it can still be cancelled there.
+                # Keep it in the foreground, where it can still be cancelled.
                 pass
         return self._outcome(call, running, await running.wait())
 
@@ -106,7 +106,7 @@ class Bash(BaseTool[BashArguments]):
 
 
 class _Call:
-    """What the results of one call have in common."""
+    """Common data of the results of one call."""
 
     def __init__(self, context: ToolContext, arguments: BashArguments, cwd: str, start_ms: int) -> None:
         self.arguments = arguments
@@ -131,13 +131,13 @@ class _Call:
     def background(self, job: Job) -> ToolOutcome:
         output = job.output()
         text = output_text(output.stdout, output.stderr, None)
-        told = (
+        message = (
             f"The command goes on in the background as job {job.info.id}.\n"
             f'Read it with job_output {{"shell_id": "{job.info.id}"}}, stop it with job_kill.'
         )
         so_far = f"\n\nSo far it has said:\n{text}" if text else ""
         seen = self._metadata(text, background=True, shell_id=job.info.id)
-        return ToolOutcome(f"{told}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
+        return ToolOutcome(f"{message}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
 
     def _metadata(self, output: str, **more: object) -> str:
         return metadata(
@@ -151,12 +151,12 @@ class _Call:
 
 
 async def _wait(running: RunningCommand, seconds: float) -> None:
-    """Until it is over, or for so long."""
+    """Wait for the end of the command, at most this long."""
     await asyncio.wait([running.ended], timeout=seconds)
 
 
 def output_text(stdout: str, stderr: str, code: int | None, remark: str = "") -> str:
-    """What was said, then how it ended, if that is worth a word."""
+    """Return the output, followed by the way the command ended unless it succeeded."""
     exit_line = f"Exit code {code}" if code else ""
     parts = (stdout.rstrip("\n"), stderr.rstrip("\n"), remark, exit_line)
     return "\n".join(part for part in parts if part)

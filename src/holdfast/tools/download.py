@@ -1,4 +1,4 @@
-"""Save a file from the web."""
+"""The `download` tool: saves a file from the web."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ class Download(BaseTool[DownloadArguments]):
                 if answer.status != 200:
                     raise ToolError(f"{target.host} answered with status {answer.status}; nothing was saved.")
                 begin = await self._save(context, location, write, answer, digest)
-            # Nothing waits between the last piece and this: a cancel has come before, or it comes too late.
+            # No await between the last chunk and this: a cancel takes effect before it, or finds the file complete.
             write.publish()
         except TimeoutError:
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
@@ -71,7 +71,7 @@ class Download(BaseTool[DownloadArguments]):
     async def _save(
         self, context: ToolContext, location: FileLocation, write: AtomicWrite, answer: WebResponse, digest: Digest
     ) -> bytes:
-        """Answers what the file begins with: all of it, if it is not too large for the history."""
+        """Save the body. Returns its beginning: the whole content unless it is too large for the history."""
         most = self._most()
         if answer.length is not None and answer.length > most:
             raise ToolError(f"The file has {answer.length:,} bytes; at most {most:,} are saved.")

@@ -1,4 +1,4 @@
-"""Replace a piece of a text file."""
+"""The `edit` and `multiedit` tools: replace text in a file, once or several times in order."""
 
 import asyncio
 import functools
@@ -46,7 +46,7 @@ class Edit(BaseTool[EditArguments]):
             )
             edited = await asyncio.to_thread(work)
         difference, before, after = await change_file(context, self.name, now, edited.text)
-        told = metadata(
+        details = metadata(
             additions=difference.additions, removals=difference.removals, old_content=before, new_content=after
         )
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
@@ -54,11 +54,11 @@ class Edit(BaseTool[EditArguments]):
         if edited.note:
             lines += [edited.note, difference.text[:_MOST_SHOWN]]
         lines += filter(None, [await self._remark(now.location.path)])
-        return ToolOutcome("\n".join(lines), told)
+        return ToolOutcome("\n".join(lines), details)
 
 
 async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Current:
-    """The file to be edited; one that is to be made must not be there, any other must."""
+    """Return the file to edit. Raises `ToolError` if a new file exists already or an existing one is missing."""
     if makes:
         location = await resolve_location(context, given)
         if await asyncio.to_thread(status_of, location) is not None:
@@ -68,9 +68,6 @@ async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Cu
     if now.text is None:
         raise ToolError(f"There is no file {now.location.name}. To make it, leave old_string empty or use write.")
     return now
-
-
-# Several replacements in one text file, one after the other.
 
 
 class EditPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +106,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         if not applied or text == now.text:
             raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_listed(failed)]))
         difference, before, after = await change_file(context, self.name, now, text)
-        told = metadata(
+        details = metadata(
             additions=difference.additions,
             removals=difference.removals,
             old_content=before,
@@ -120,7 +117,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         total = f"Made {applied} of {len(arguments.edits)} edits in {now.location.name}"
         counts = f"({difference.counts})."
         remarks = filter(None, [await self._remark(now.location.path)])
-        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), told)
+        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), details)
 
 
 def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list[str], list[_Failed]]:

@@ -1,4 +1,4 @@
-"""Get a page from the web."""
+"""The `fetch` tool: returns a page from the web as text, Markdown or HTML."""
 
 import asyncio
 import importlib
@@ -55,7 +55,7 @@ async def read_page(
     seconds: int,
     form: Format = "markdown",
 ) -> ToolOutcome:
-    """A page, in time. `consent` is asked where a redirect leads."""
+    """Fetch a page within the time limit. `consent` is called for every redirect."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline, web.get(target, without_clock(deadline, consent), environment) as answer:
@@ -71,7 +71,7 @@ def whole_seconds(given: int, default: int, most: int) -> int:
 def permit_web(
     context: ToolContext, tool: str, action: str, path: str, params: dict[str, object]
 ) -> Callable[[Target], Awaitable[None]]:
-    """How somebody is asked about an address; a private one is called so."""
+    """Return a function that requests permission for an address. Private addresses are named as such."""
 
     async def ask(target: Target) -> None:
         where = f" This is {target.note}, not the open internet." if target.note else ""
@@ -86,7 +86,7 @@ def permit_web(
 def without_clock(
     deadline: asyncio.Timeout, ask: Callable[[Target], Awaitable[None]]
 ) -> Callable[[Target], Awaitable[None]]:
-    """While somebody thinks about it the clock does not run."""
+    """Return `consent` with the deadline suspended while it waits for an answer."""
 
     async def asked(target: Target) -> None:
         loop = asyncio.get_running_loop()
@@ -138,5 +138,5 @@ def _converted(html: str, form: Format) -> str:
     try:
         return str(library.convert(html, options).content)
     except library.ConversionError:
-        # A page that cannot be converted is still of use as it is.
+        # A page that cannot be converted is returned unchanged.
         return html

@@ -1,6 +1,7 @@
-"""What write, edit and multiedit do alike: know the file, ask, keep its history, put the new content in place.
+"""Common steps of the tools that change files: read, request permission, record the history, publish the change.
 
-A cancel before the new content is in place leaves the file as it was; after that, what happened is on record.
+A cancel before the change is published leaves the file unchanged. A published change is recorded, or reverted if the
+store refuses the record.
 """
 
 import asyncio
@@ -50,15 +51,16 @@ MAX_FILE_BYTES = 20 * 1024 * 1024
 _MAX_METADATA_TEXT = 200_000
 
 Remark: TypeAlias = Callable[[str], Awaitable[str]]
-"""What somebody has to say about a file, by its real path; empty if nothing."""
+"""Returns text to add to the result for a file, given by its real path, such as diagnostics; empty if there is none."""
 
 
 async def no_remark(_: str) -> str:
+    """Return no remark."""
     return ""
 
 
 class Current(msgspec.Struct, frozen=True):
-    """A file as it is now; `text` is None if there is none."""
+    """Present state of a file; `text` is None if it does not exist."""
 
     location: FileLocation
     text: str | None = None
@@ -67,7 +69,7 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
-    """A change that may be made: the file as it is, and what it is to be."""
+    """An approved change: the present state of the file and its new content."""
 
     now: Current
     text: str
@@ -78,6 +80,7 @@ class PlannedChange(msgspec.Struct, frozen=True):
 
 
 async def resolve_location(context: ToolContext, given: str) -> FileLocation:
+    """Resolve a path given by the model. Raises `ToolError` if the workspace directory is gone."""
     return await asyncio.to_thread(
         _resolve_location, context.workspace_path, given, context.environment.get("HOME", "")
     )
@@ -91,7 +94,7 @@ def _resolve_location(root: str, given: str, home: str) -> FileLocation:
 
 
 async def current_file(context: ToolContext, given: str) -> Current:
-    """The file that is to be changed. Raises `ToolError` if the model does not know what is in it."""
+    """Return the file to change. Raises `ToolError` if the model has not read its present content."""
     now, is_known = await read_current(context, given)
     if is_known is None:
         raise ToolError(f"{now.location.name} exists and was not read in this session. Use view first.")
@@ -101,7 +104,7 @@ async def current_file(context: ToolContext, given: str) -> Current:
 
 
 async def read_current(context: ToolContext, given: str) -> tuple[Current, bool | None]:
-    """A file, and whether the model knows what is in it; None if it was never read."""
+    """Return a file and whether the model has read its present content; None if it was never read."""
     location = await resolve_location(context, given)
     if await asyncio.to_thread(status_of, location) is None:
         return Current(location), True
@@ -115,14 +118,14 @@ async def read_current(context: ToolContext, given: str) -> tuple[Current, bool 
 
 
 async def change_file(context: ToolContext, tool: str, now: Current, text: str) -> tuple[line_diff.Diff, str, str]:
-    """Ask, then put `text` in place of what is there. Answers the difference, and both texts for a screen."""
+    """Request permission, then replace the content by `text`. Returns the difference and both texts for a screen."""
     plan = await plan_change(context, tool, now, text)
     await make_change(context, plan)
     return plan.difference, plan.before, plan.after
 
 
 async def plan_change(context: ToolContext, tool: str, now: Current, text: str) -> PlannedChange:
-    """Ask whether `text` may take the place of what is there."""
+    """Request permission to replace the content by `text`."""
     location, old = now.location, now.text or ""
     name = location.given
     data = now.text_format.encode(text)
@@ -137,17 +140,17 @@ async def plan_change(context: ToolContext, tool: str, now: Current, text: str) 
 
 
 async def make_change(context: ToolContext, plan: PlannedChange, *, part: int = 0, is_known: bool = True) -> None:
-    """Make a change that was allowed. `part` numbers the files of a call that changes several; a file that the model
-    does not know does not count as read because of it.
+    """Make an approved change. `part` numbers the files of a call that changes several. With `is_known` false the
+    file does not count as read: the model has not seen its content.
     """
     now, location, data = plan.now, plan.now.location, plan.data
     version = functools.partial(_version, context, location, part)
-    # The old state is on record before it is gone.
+    # Record the old state before it is replaced.
     await context.record(AddFile(version(now.text or "", "outside", is_missing=now.text is None)))
     write = AtomicWrite(location, now.status)
     try:
         await asyncio.to_thread(functools.partial(_prepare, write, data))
-        # From here to the record nothing waits: a cancel has come before, or it comes too late to undo what is told.
+        # No await from here to the record: a cancel takes effect before the change, or after its record.
         write.publish()
     finally:
         write.discard()
@@ -176,8 +179,8 @@ async def _record_or_revert(write: AtomicWrite, old: bytes | None, record: Corou
 
 
 async def record_new_file(context: ToolContext, location: FileLocation, digest: Digest, data: bytes) -> None:
-    """A file was made that the model has not seen. `data` is what it begins with; what is no text, or too long, is kept
-    by its digest only: enough to take it away again.
+    """Record a new file that the model has not seen. `data` is its beginning. Binary or long content is recorded by its
+    digest only, which suffices for an undo.
     """
     text = placeholder(digest.size, digest.text)
     if len(data) == digest.size:

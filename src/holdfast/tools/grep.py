@@ -1,4 +1,4 @@
-"""Search the contents of files."""
+"""The `grep` tool: searches the contents of files."""
 
 import asyncio
 import os
@@ -51,15 +51,15 @@ class Grep(BaseTool[GrepArguments]):
         where = SearchScope(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
         ask = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
         found = await self._searcher.grep(where, ask)
-        told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_timed_out)
+        details = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_timed_out)
         return ToolOutcome(
-            _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), told
+            _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), details
         )
 
 
 async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[FileLocation, bool]:
-    """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked,
-    inside only where a rule says so.
+    """Return the directory or file to search and whether it is a directory. Permission is requested outside of the
+    workspace, and inside it only if a rule demands it.
     """
     location = await resolve_location(context, given)
     shown = {"path": location.path, **params}
@@ -68,13 +68,13 @@ async def searched(context: ToolContext, tool: str, given: str, params: dict[str
     if status is None:
         raise ToolError(f"There is no file or directory {location.name}.")
     if stat.S_ISLNK(status.st_mode):
-        # A real path has no links in it: this one was put there after the path was judged.
+        # A real path contains no links: this one was created after the path was checked.
         raise replaced_error(location.path)
     return location, stat.S_ISDIR(status.st_mode)
 
 
 def search_environment(context: ToolContext) -> dict[str, str]:
-    """What a searching program needs, and nothing that is secret."""
+    """Return the environment of search programs, which contains no secrets."""
     known = {name: context.environment[name] for name in _NEEDED if name in context.environment}
     return {"PATH": os.environ.get("PATH", os.defpath), **known}
 

@@ -1,4 +1,4 @@
-"""How Holdfast is set up."""
+"""The `holdfast_info` tool: reports the configuration."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -13,11 +13,11 @@ from holdfast.tools.base import BaseTool
 __all__ = ["Facts", "Info", "InfoArguments"]
 
 Facts: TypeAlias = Callable[[ToolContext], Awaitable[Mapping[str, Sequence[str]]]]
-"""What there is to tell, line by line under headings such as `models` or `permissions`."""
+"""Returns lines under headings such as `models` or `permissions`."""
 
 
 class InfoArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """None are needed."""
+    """No arguments."""
 
 
 class Info(BaseTool[InfoArguments]):

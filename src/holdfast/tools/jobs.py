@@ -1,4 +1,4 @@
-"""Read a background job."""
+"""The `job_output` and `job_kill` tools: read and stop background jobs."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class JobOutputTool(BaseTool[JobOutputArguments]):
         job = self._jobs.get(arguments.shell_id, context.session_id)
         if arguments.wait:
             await asyncio.shield(job.running.exited)
-            # Its last words, and the children that are just leaving.
+            # Also wait for the last output and for child processes that are exiting.
             await asyncio.wait([job.running.ended], timeout=_SETTLING)
         output = job.output()
         return ToolOutcome(_text(output), _metadata(output.job))
@@ -60,9 +60,6 @@ def _metadata(job: JobInfo) -> str:
     )
 
 
-# Stop a background job.
-
-
 class JobKillArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shell_id: str
 
@@ -80,7 +77,7 @@ class JobKill(BaseTool[JobKillArguments]):
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
-        told = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
+        message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
         said = output_text(output.stdout, output.stderr, None)
-        content = f"{told}\n\nIt had said:\n{said}" if said else told
+        content = f"{message}\n\nIt had said:\n{said}" if said else message
         return ToolOutcome(content, about)

@@ -1,4 +1,4 @@
-"""The end of Holdfast's own log."""
+"""The `holdfast_logs` tool: returns the end of the server's log."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ class LogsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Logs(BaseTool[LogsArguments]):
-    """`file` says where the log is, if there is one."""
+    """`file` returns the path of the log, or None."""
 
     name = "holdfast_logs"
     document = "logs"
@@ -51,7 +51,7 @@ class Logs(BaseTool[LogsArguments]):
 
 
 def _end(path: Path) -> str:
-    """The last part of the file, whole lines."""
+    """Return the last lines of the file."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)

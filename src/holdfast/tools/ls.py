@@ -1,4 +1,4 @@
-"""List a directory as a tree."""
+"""The `ls` tool: lists a directory as a tree."""
 
 import asyncio
 import os
@@ -37,12 +37,13 @@ class _Entry(NamedTuple):
     name: str
     is_folder: bool
     target: str
-    """Where a link leads."""
+    """Target of a link."""
 
 
 class Listing:
-    """A walk, level by level, so that a long list is cut at the bottom of the tree and not at its side. All of it is
-    opened below the directory that was checked.
+    """A walk level by level, so that a long list is truncated at the bottom of the tree and not at its side.
+
+    Everything is opened below the directory that was checked.
     """
 
     def __init__(

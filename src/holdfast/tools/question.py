@@ -1,4 +1,4 @@
-"""Questions for the person who sent the prompt."""
+"""The `question` tool: submits questions to the user."""
 
 import json
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _question(asked: AskedQuestion) -> Question:
 
 
 def _check(asked: Sequence[AskedQuestion]) -> None:
-    """Raises `ToolError`, which says what to change."""
+    """Check the questions. Raises `ToolError` with the correction to make."""
     if not 1 <= len(asked) <= _MOST_QUESTIONS:
         raise ToolError(f"Ask 1 to {_MOST_QUESTIONS} questions at once, not {len(asked)}.")
     for number, item in enumerate(asked, 1):
@@ -111,7 +111,7 @@ def _wrong_with_choices(item: AskedQuestion) -> str:
 
 
 def _block(number: int, asked: AskedQuestion, answer: QuestionAnswer) -> str:
-    """In the words that screens know how to draw."""
+    """Return one answer in the form that screens parse."""
     lines = [f"Q{number}: {asked.question}"]
     if answer.yes is not None:
         lines.append(f"User answered: {'yes' if answer.yes else 'no'}")

@@ -1,4 +1,4 @@
-"""Which tools there are."""
+"""Registry of the tools that a model can call."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -28,20 +28,20 @@ __all__ = ["AllTools", "BuiltinTools", "SomeTools", "ToolNeeds"]
 
 
 class ToolNeeds(msgspec.Struct, frozen=True):
-    """What the tools need from outside. Each has a default that works by itself, if with less to tell."""
+    """Dependencies of the tools. Each default works by itself, with less information."""
 
     spawn: Spawn = spawn
-    """Starts the programs that search."""
+    """Starts search programs."""
     git: PrivateGit | None = None
-    """For searches where there is no ripgrep."""
+    """For searches without ripgrep."""
     settings: Callable[[], ToolSettings] = ToolSettings
-    """The limits a user has set, asked at each call."""
+    """Limits from the settings, read at each call."""
     disabled: Callable[[], Iterable[str]] = tuple
-    """Names of tools that a user does not want."""
+    """Names of tools that the user has disabled."""
     readable: Callable[[], Sequence[str]] = tuple
-    """Directories outside of the workspace that may be read without asking: those of skills."""
+    """Directories outside of the workspace that are readable without approval, such as those of skills."""
     skill_at: Callable[[str], NamedSkill | None] = lambda _: None
-    """The skill whose file stands at a real path."""
+    """Returns the skill whose file has this real path."""
     known_todos: Known | None = None
     facts: Facts | None = None
     log_file: Callable[[], Path | None] = lambda: None
@@ -49,13 +49,13 @@ class ToolNeeds(msgspec.Struct, frozen=True):
     web: WebClient = msgspec.field(default_factory=WebClient)
     on_view: Remark = no_remark
     on_change: Remark = no_remark
-    """What is to be added to the result when a file was read, or changed."""
+    """Text to add to the result after a file was read (`on_view`) or changed."""
     more: Sequence[Tool] = ()
-    """Tools that are made elsewhere: those that run commands, ask people, or start agents."""
+    """Tools created elsewhere, which run commands, submit questions or start sub-agents."""
 
 
 class BuiltinTools:
-    """The tools that come with Holdfast. Made once; asked before every step."""
+    """The built-in tools. Created once; `current` is called before every step."""
 
     def __init__(self, needs: ToolNeeds | None = None) -> None:
         needs = needs or ToolNeeds()
@@ -79,12 +79,13 @@ class BuiltinTools:
         self._tools: Sequence[Tool] = tuple(sorted(tools, key=lambda tool: tool.spec.name))
 
     async def current(self) -> Sequence[Tool]:
+        """Return the tools that are available now."""
         unwanted = frozenset(map(canonical_tool_name, self._disabled()))
         return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)
 
 
 class SomeTools:
-    """Of these only the ones with these names, and a few more."""
+    """A selection of tools by name, with additional ones."""
 
     def __init__(self, tools: "BuiltinTools | AllTools", names: frozenset[str], *more: Tool) -> None:
         self._tools = tools
@@ -92,17 +93,19 @@ class SomeTools:
         self._more = more
 
     async def current(self) -> Sequence[Tool]:
+        """Return the tools that are available now."""
         return (*(tool for tool in await self._tools.current() if tool.spec.name in self._names), *self._more)
 
 
 class AllTools:
-    """Those that come with Holdfast, and those that people brought along, which take no name that is taken."""
+    """The built-in tools and those of extensions, which cannot replace a built-in tool of the same name."""
 
-    def __init__(self, builtin: BuiltinTools, brought: Callable[[], Sequence[Tool]]) -> None:
+    def __init__(self, builtin: BuiltinTools, extension_tools: Callable[[], Sequence[Tool]]) -> None:
         self._builtin = builtin
-        self._brought = brought
+        self._extension_tools = extension_tools
 
     async def current(self) -> Sequence[Tool]:
+        """Return the tools that are available now."""
         own = await self._builtin.current()
         names = {tool.spec.name for tool in own}
-        return (*own, *(tool for tool in self._brought() if tool.spec.name not in names))
+        return (*own, *(tool for tool in self._extension_tools() if tool.spec.name not in names))

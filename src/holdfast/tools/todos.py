@@ -1,4 +1,4 @@
-"""The model's plan, for people to see."""
+"""The `todos` tool: stores the model's plan, which screens show."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ _MOST = 200
 _MOST_REMEMBERED = 1_000
 
 Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
-"""The session's list as it is stored."""
+"""Returns the stored list of the session."""
 
 
 class TodoItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class TodosArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Todos(BaseTool[TodosArguments]):
-    """`known` tells what the list was; without it the tool remembers what it wrote itself."""
+    """`known` returns the stored list; without it the tool remembers the lists that it has written."""
 
     name = "todos"
     arguments = TodosArguments
@@ -53,7 +53,7 @@ class Todos(BaseTool[TodosArguments]):
         await context.record(PatchSession(patch))
         if self._known is None:
             self._remember(context.session_id, todos)
-        return ToolOutcome(_text(todos), _told(before, todos))
+        return ToolOutcome(_text(todos), _metadata(before, todos))
 
     def _remember(self, session: SessionId, todos: Sequence[Todo]) -> None:
         self._written[session] = todos
@@ -62,7 +62,7 @@ class Todos(BaseTool[TodosArguments]):
             self._written.popitem(last=False)
 
 
-def _told(before: Sequence[Todo], todos: Sequence[Todo]) -> str:
+def _metadata(before: Sequence[Todo], todos: Sequence[Todo]) -> str:
     old = {todo.content: todo.status for todo in before}
     completed = [todo for todo in todos if todo.status == "completed"]
     just = [

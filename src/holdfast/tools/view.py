@@ -1,4 +1,4 @@
-"""Read a text file, or look at a picture."""
+"""The `view` tool: reads a text file or an image."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ _LINES = 200
 _MOST_BYTES = 200 * 1024
 _LONGEST_LINE = 2_000
 _WHOLE = 20 * 1024 * 1024
-"""Files up to this size are read whole, so that a later write knows what was seen."""
+"""Files up to this size are read whole, so that a later write can compare the digest."""
 
 _PICTURES = {
     ".jpg": ("image/jpeg", b"\xff\xd8\xff"),
@@ -45,12 +45,12 @@ class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Section(msgspec.Struct, frozen=True):
     lines: list[str]
     total: int | None
-    """How many lines the file has; None if nobody counted."""
+    """Number of lines of the file; None if they were not counted."""
     digest: str
 
 
 class NamedSkill(Protocol):
-    """Instructions that a model reads: shown as what they are, and whole."""
+    """A skill: its instructions are labelled as such and never truncated."""
 
     @property
     def name(self) -> str: ...
@@ -60,7 +60,7 @@ class NamedSkill(Protocol):
 
 
 class View(BaseTool[ViewArguments]):
-    """`readable`: real paths of directories elsewhere that may be read without asking, such as those of skills."""
+    """Reads files. `readable` returns the directories elsewhere that need no approval, as real paths."""
 
     name = "view"
     arguments = ViewArguments
@@ -81,7 +81,7 @@ class View(BaseTool[ViewArguments]):
         location = await resolve_location(context, arguments.file_path)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
         if location.is_inside or not any(is_within(top, location.path) for top in self._readable()):
-            # Inside the workspace nobody is asked, unless a rule says so, or forbids it.
+            # Inside the workspace no approval is needed, unless a rule asks for one or denies it.
             params = {"file_path": location.path, "offset": skip, "limit": limit}
             await context.permit(Permit(self.name, "read", location.path, f"Read file {location.path}", params))
         suffix = os.path.splitext(location.path)[1].lower()
@@ -89,7 +89,7 @@ class View(BaseTool[ViewArguments]):
             return await self._picture(context, location, *_PICTURES[suffix])
         skill = self._skill_at(location.path)
         if skill is not None and limit == _LINES:
-            # Half of its instructions would be worse than none.
+            # A part of the instructions would be worse than none.
             limit = _WHOLE
         section = await asyncio.to_thread(_section, location, skip, limit)
         await context.record(
@@ -136,12 +136,12 @@ def _section(location: FileLocation, skip: int, limit: int) -> _Section:
 
 
 def _part(location: FileLocation, skip: int, limit: int) -> _Section:
-    """Some lines of a file that is too large to be held: read up to them, and no further."""
+    """Read some lines of a file that is too large for memory, and nothing after them."""
     lines: list[str] = []
     size = 0
     with open_plain_file(location) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
         for _ in range(skip):
-            # Pieces of a line without an end are read as lines; a file of one endless line is no text for people.
+            # A very long line is read in pieces, each treated as a line; such a file is not meant for reading.
             if not stream.readline(_WHOLE):
                 break
         for _ in range(limit):
@@ -169,7 +169,7 @@ def _note(section: _Section, skip: int) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    """At most so many bytes, and no half character."""
+    """Truncate to this many bytes without splitting a character."""
     if len(line) * 4 <= _LONGEST_LINE or len(raw := line.encode("utf-8", "replace")) <= _LONGEST_LINE:
         return line
     return raw[:_LONGEST_LINE].decode("utf-8", "ignore") + "..."

@@ -1,4 +1,4 @@
-"""Write a text file."""
+"""The `write` tool: creates or replaces a text file."""
 
 from typing import Annotated
 
@@ -31,11 +31,11 @@ class Write(BaseTool[WriteArguments]):
         now = await current_file(context, arguments.file_path)
         content, note = arguments.content, ""
         if now.text is not None and line_ending(now.text) == "\r\n" and "\n" in content and "\r" not in content:
-            # A view does not show how lines end; who writes the file anew did not mean to change that.
+            # A view does not show line endings; a model that rewrites the file did not mean to change them.
             content, note = with_line_ending(content, "\r\n"), " Its Windows line ends were kept."
         if content == now.text:
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
         difference, _, _ = await change_file(context, self.name, now, content)
-        told = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
+        details = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
         done = f"Wrote {now.location.name} ({difference.counts}).{note}"
-        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.location.path)])), told)
+        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.location.path)])), details)

@@ -1,4 +1,4 @@
-"""Local files that are attached to a prompt."""
+"""Attachments of a prompt: local files, pastes, images of the clipboard, and files mentioned with `@`."""
 
 import os
 import re
@@ -87,8 +87,6 @@ def clipboard_image() -> bytes | None:
             return done.stdout
     return None
 
-
-# File mentions with `@` in a prompt, and fuzzy matching of names. Pure.
 
 _MENTION = re.compile(r'(?:^|(?<=\s))@("[^"\n]+"|[^\s@"]+)')
 _OPEN = re.compile(r'(?:^|\s)@([^\s@"]*)$')

@@ -1,4 +1,4 @@
-"""Renders blocks. The result depends only on the block, the look and the width."""
+"""Renders blocks with Rich, and formats the status lines. Results depend only on block, palette and width."""
 
 import re
 import time
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-# Markdown rendering: compact, and without losing text.
+# Markdown of answers.
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
 """HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
@@ -106,7 +106,7 @@ class MarkdownAnswer(Markdown):
         self.parsed = _PARSER.parse(text)
 
 
-# Text of the status lines: activity, durations, usage. Pure.
+# Status lines. Pure.
 
 _LONGEST = 60
 _FAR = 200
@@ -223,7 +223,7 @@ def format_usage(session: Session, window: int, *, is_short: bool = False) -> st
     return " · ".join(parts)
 
 
-# Renders blocks. The result depends only on the block, the look and the width.
+# Blocks.
 
 FOLDED_LINES = 8
 FOLDED_CHANGE = 14
@@ -446,7 +446,7 @@ def _note(note: NoticeBlock, palette: Palette) -> RenderableType:
     return Padding(words, (0, 1, 0, 2))
 
 
-# Text of blocks for copying and searching, and highlighting of matches. Pure.
+# Text of blocks, for copying and searching. Pure.
 
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 

@@ -1,7 +1,8 @@
 """A conversation as blocks, independent of the width. Pure.
 
-A block has a kind and data; `paint.py` gives it lines. Equal blocks have equal lines, so unchanged blocks need not be
-drawn again.
+A block has a kind and data; `block_render.py` gives it lines. Equal blocks have equal lines, so unchanged blocks need
+not be rendered again. For this reason a streamed answer is split into pieces (`split_markdown`): all but the last stay
+equal while the text grows.
 """
 
 import re
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 
-# Splits Markdown into pieces that do not change while text is streamed, except for the last. Pure.
+# Markdown pieces.
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
@@ -86,7 +87,7 @@ def _goes_on(first: str, line: str) -> bool:
     return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))
 
 
-# A conversation as blocks, independent of the width. Pure.
+# Blocks.
 
 ToolState = Literal["called", "running", "done", "failed"]
 
@@ -248,7 +249,7 @@ def _ending(finish: Finish) -> Iterator[NoticeBlock]:
             pass
 
 
-# Content of the card of each tool: a headline and the lines below it. Pure.
+# Content of tool blocks: a headline, and the lines below it.
 
 LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
 OutputLine: TypeAlias = tuple[LineKind, str]

@@ -1,4 +1,4 @@
-"""Draws a change in one column, or in two if there is room. Pure."""
+"""Renders a diff in one column, or in two if there is room, with syntax highlighting. Pure."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -16,8 +16,6 @@ from holdfast.tui.palette import Palette
 
 __all__ = ["SPLIT_WIDTH", "DiffView", "HighlightedLine", "highlight_lines"]
 
-
-# Syntax highlighting for separate lines. Pure.
 
 HighlightedLine: TypeAlias = tuple[tuple[str, Style], ...]
 """The pieces of one line, each with its colour and no other style."""
@@ -54,8 +52,6 @@ def _by_line(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[HighlightedL
 def _lexer(name: str) -> Any:  # noqa: ANN401 - of a library without types
     return Syntax("", Syntax.guess_lexer(name)).lexer if name else None
 
-
-# Draws a change in one column, or in two if there is room. Pure.
 
 SPLIT_WIDTH = 110
 """Minimum width for two columns."""

@@ -1,4 +1,4 @@
-"""Key hints in one line, with the keys in bold."""
+"""Key hints, and key sequences that Textual does not know."""
 
 from enum import Enum
 
@@ -9,7 +9,7 @@ __all__ = ["NEWLINE_KEYS", "QUEUE_KEYS", "key_hints", "register_key_sequences"]
 
 
 def key_hints(*pairs: tuple[str, str]) -> Text:
-    """Format the pairs of key and description; a pair without a key is a remark."""
+    """Format the pairs of key and description in one line, with the keys in bold; a pair without a key is a remark."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for key, what in pairs:
         line.append(" · " if line else "", style="dim")
@@ -18,11 +18,11 @@ def key_hints(*pairs: tuple[str, str]) -> Text:
     return line
 
 
-# Key sequences of older terminals. Textual knows only the newest encoding of modified Enter keys.
-
 QUEUE_KEYS = ("alt+enter", "\r", "ctrl+q")
 NEWLINE_KEYS = ("shift+enter", "shift+\r", "ctrl+j")
-"""Names with `\\r` result from Textual's parsing of the encoding that xterm and tmux use."""
+"""Modified Enter keys. Textual knows only their newest encoding; names with `\\r` result from its parsing of the one
+that xterm and tmux use.
+"""
 
 
 class _Keys(Enum):

@@ -1,4 +1,4 @@
-"""Styles by meaning. They are derived from the theme; no other module names a colour."""
+"""Themes, and styles by meaning, which are derived from them. No other module names a colour."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,8 +13,6 @@ from textual.theme import Theme
 
 __all__ = ["DARK", "LIGHT", "PLAIN", "THEMES", "NoColorFilter", "Palette", "default_theme", "derive_palette"]
 
-
-# Built-in themes, in addition to those of Textual.
 
 _LIGHT = ("7", "15")
 """Colour numbers of white and bright white."""
@@ -69,9 +67,6 @@ def default_theme(environment: Mapping[str, str]) -> str:
     """Return the default theme: dark, unless the terminal reports a light background."""
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return THEMES[1 if ground in _LIGHT else 0].name
-
-
-# Styles by meaning. They are derived from the theme; no other module names a colour.
 
 
 class Palette(msgspec.Struct, frozen=True):
@@ -153,14 +148,15 @@ def _own(theme: Theme) -> Palette:
 DARK, LIGHT = _own(THEMES[0]), _own(THEMES[1])
 
 
-# NO_COLOR: removes all colours and marks highlighted parts by other means.
-
-_STANDS_OUT = 0.12
+_MIN_CONTRAST = 0.12
 """Difference in brightness from which a background is meaningful: a selection, a button."""
 
 
 class NoColorFilter(LineFilter):
-    """Removes every colour. A background with contrast becomes reverse, so that a selection stays visible."""
+    """The filter for NO_COLOR: removes every colour.
+
+    A background with contrast becomes reverse, so that a selection stays visible.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Filter the segments of a line."""
@@ -179,4 +175,4 @@ def _bare(style: Style, ground: float) -> Style:
 def _differs(colour: RichColor, ground: float) -> bool:
     if colour.is_default:
         return False
-    return abs(Color.from_rich_color(colour).brightness - ground) > _STANDS_OUT
+    return abs(Color.from_rich_color(colour).brightness - ground) > _MIN_CONTRAST

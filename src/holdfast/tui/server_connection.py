@@ -7,8 +7,9 @@ records what has changed and calls `on_change`, and the renderer reads the chang
 * `index` (`SessionIndex`) holds relations within the shown session that drawing needs, and the changed messages.
 * `servers` (`Servers`) holds the states of MCP and language servers.
 
-The connection never gives up: a broken stream is resumed from its cursor, and a server that has stopped is started
-again. Changing the session fetches a snapshot; events of the stream wait meanwhile (`_is_settled`).
+The connection never gives up: `client/workspace_connection.py` resumes a broken stream from its cursor, and starts a
+server again that has stopped. Changing the session fetches a snapshot; events of the stream wait meanwhile
+(`_is_settled`).
 """
 
 import asyncio
@@ -211,7 +212,7 @@ ConnectionState = Literal["connecting", "live", "broken"]
 
 
 class ServerConnection:
-    """Connection of one terminal app to a workspace."""
+    """Connection of one terminal app to a workspace. `on_change` is called after every visible change."""
 
     def __init__(
         self, location: ServerLocation, directory: str, *, on_change: Callable[[], None], yolo: bool = False
@@ -245,7 +246,7 @@ class ServerConnection:
         self.other_clients = 0
         """Number of other clients that view the same session."""
         self._order: dict[RunId, int] = {}
-        self.workspace_reads = 0
+        self._workspace_reads = 0
         self._is_ready = asyncio.Event()
         self._is_settled = asyncio.Event()
         """Cleared while a snapshot is being fetched. Stream events wait meanwhile: a snapshot older than events that
@@ -296,6 +297,7 @@ class ServerConnection:
     # Following the event stream.
 
     async def _receive(self, item: StreamEvent) -> None:
+        """Apply an event of the stream. The first one after an interruption shows that the connection is live again."""
         await self._is_settled.wait()
         if self.state != "live":
             self._set_state("live", "")
@@ -326,7 +328,7 @@ class ServerConnection:
             self._on_change()
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
-        self._tasks.start(work, name="aside")
+        self._tasks.start(work, name="refresh")
 
     def _set_state(self, state: ConnectionState, error: str) -> None:
         if (state, error) != (self.state, self.error):
@@ -334,6 +336,7 @@ class ServerConnection:
             self._on_change()
 
     def _load(self, snapshot: SnapshotBody) -> None:
+        """Replace the view by a snapshot; the stream continues after its cursor."""
         self.view.load(snapshot, self.session)
         self._connection.cursor = self.view.cursor
         self.index.load(self.messages())
@@ -343,6 +346,7 @@ class ServerConnection:
         self._on_change()
 
     async def _load_subagents(self) -> None:
+        """Fetch the messages of sub-agents, which a snapshot of their parent session does not contain."""
         for name in self.index.unloaded_subagents():
             try:
                 self.index.add_subagent(name, await self.client.list_messages(self.workspace, name))
@@ -393,6 +397,7 @@ class ServerConnection:
                 pass
 
     def _mark_changed(self, session: SessionId, message: MessageId, full: Message | None = None) -> None:
+        """Mark a message of the session, or the message whose call started the sub-agent, as changed."""
         if session != self.session:
             if (owner := self.index.starting_message(session)) is not None:
                 self.index.mark_changed(owner)
@@ -422,13 +427,13 @@ class ServerConnection:
 
     async def _read_workspace(self) -> None:
         """Fetch the workspace. Of concurrent requests only the result of the last one is used."""
-        self.workspace_reads += 1
-        number = self.workspace_reads
+        self._workspace_reads += 1
+        number = self._workspace_reads
         try:
             workspace = await self.client.get_workspace(self.workspace)
         except ClientError:
             return
-        if number == self.workspace_reads:
+        if number == self._workspace_reads:
             self.view.workspace = workspace
             self._on_change()
 

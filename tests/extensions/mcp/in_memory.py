@@ -280,7 +280,7 @@ class Context:
     async def permit(self, permit: Any) -> None:  # noqa: ANN401
         self.permits.append(permit)
 
-    def say(self, text: str) -> None:
+    def publish_output(self, text: str) -> None:
         self.said.append(text)
 
     async def ask_questions(self, inquiry: Any) -> Any:  # noqa: ANN401

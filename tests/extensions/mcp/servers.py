@@ -45,7 +45,11 @@ TIME: dict[str, Any] = {"command": str(_BIN / "mcp-server-time"), "args": ["--lo
 
 
 def _stub(kind: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).with_name("stub.py")), kind], **_PATIENT}
+    return {
+        "command": sys.executable,
+        "args": ["-I", "-S", str(Path(__file__).with_name("stub_server.py")), kind],
+        **_PATIENT,
+    }
 
 
 STUB_TIME = _stub("time")
@@ -55,7 +59,11 @@ STUB_EVERYTHING = _stub("everything")
 
 def rogue(folder: Path, *how: str) -> dict[str, Any]:
     """Our own, with its manners."""
-    return {"command": sys.executable, "args": [str(Path(__file__).parent / "rogue.py"), str(folder), *how], **_PATIENT}
+    return {
+        "command": sys.executable,
+        "args": [str(Path(__file__).parent / "misbehaving_server.py"), str(folder), *how],
+        **_PATIENT,
+    }
 
 
 def everything(*arguments: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cli_environment import PATIENCE, cli_environment
-from extensions.mcp.office import browse, office
+from extensions.mcp.authorization_server import browse, office
 from extensions.mcp.servers import STUB_TIME
 
 

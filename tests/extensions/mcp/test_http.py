@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from e2e.tool_client import tool_client
-from extensions.mcp.office import office
+from extensions.mcp.authorization_server import office
 from extensions.mcp.servers import add, answered, everything, needs_node, results, stands
 
 pytestmark = needs_node

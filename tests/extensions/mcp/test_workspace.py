@@ -11,7 +11,7 @@ import msgspec
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from e2e.tool_client import tool_client, until
-from extensions.mcp.office import office
+from extensions.mcp.authorization_server import office
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,

@@ -1,4 +1,4 @@
-"""A change on the whole screen, in one column or two."""
+"""Full-screen views of a diff and of a text, such as the output of a job."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,10 +19,10 @@ __all__ = ["DiffScreen", "PagerScreen"]
 
 
 class DiffScreen(Dialog[str | None]):
-    """Returns `undo` if the user wants to revert the change, else None."""
+    """A diff on the whole screen, in one column or two. Returns `undo` if the user wants to revert it, else None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("t", "turn", "One column or two"),
+        ("t", "switch_columns", "One column or two"),
         ("u", "undo", "Undo"),
         ("j,down", "scroll(1)", "Down"),
         ("k,up", "scroll(-1)", "Up"),
@@ -60,7 +60,7 @@ class DiffScreen(Dialog[str | None]):
             DiffView(self._lines, self._palette, split=self._split, name=self._title, wraps=True)
         )
 
-    def action_turn(self) -> None:
+    def action_switch_columns(self) -> None:
         """Switch between one column and two."""
         is_split = self.query_one(VerticalScroll).size.width >= SPLIT_WIDTH if self._split is None else self._split
         self._split = not is_split
@@ -80,11 +80,8 @@ class DiffScreen(Dialog[str | None]):
         self.dismiss(None)
 
 
-# A pager for text, such as the output of a job.
-
-
 class PagerScreen(Dialog[None]):
-    """Shows a text; a log is shown from its end."""
+    """A text on the whole screen; a log is shown from its end."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("j,down", "scroll(1)", "Down"),

@@ -182,9 +182,7 @@ class RequestPanel(Vertical, can_focus=True):
         """Undo the marks of digits that turned out to be text."""
 
 
-# Approval of a tool call: shows exactly what the call would do, and offers the answers.
-
-_MOST_NOTES = 5
+_MAX_NOTE_LINES = 5
 _BESIDE = 8
 """Columns that notes cannot use: margins, frame, padding."""
 _WISHES = {
@@ -207,7 +205,10 @@ _SCROLLS = {"j": 1, "k": -1, "space": 12, "b": -12}
 
 
 class ApprovalPanel(RequestPanel):
-    """An approval. The answer is the body of the grant."""
+    """Approval of a tool call: shows exactly what the call would do, and offers the answers.
+
+    The answer is the body of the grant.
+    """
 
     def __init__(
         self,
@@ -272,7 +273,7 @@ class ApprovalPanel(RequestPanel):
             return
         size = self.app.size
         notes = self.query_one(".panel-note", Static)
-        high = min(_MOST_NOTES, notes.get_content_height(size, size, max(10, size.width - _BESIDE)))
+        high = min(_MAX_NOTE_LINES, notes.get_content_height(size, size, max(10, size.width - _BESIDE)))
         self.query_one("#notes").styles.max_height = high
         # Frame, title, answers and keys.
         self._scroll.styles.max_height = max(2, self.room() - high - 5)

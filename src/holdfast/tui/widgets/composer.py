@@ -1,4 +1,4 @@
-"""The prompt editor: several lines, with a history of sent prompts."""
+"""The prompt editor with its history of sent prompts, and the list of completions."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,17 @@
-"""The conversation view: rendered line by line, and only where visible."""
+"""The conversation view: rendered line by line, and only where visible.
+
+A conversation may have tens of thousands of lines, and it changes many times per second while a model writes. Three
+things keep the cost of a frame independent of its length:
+
+* `TranscriptRows` (pure) knows the position of every block. The height of a block that was never rendered is estimated
+  from its text, and corrected when the block is rendered. A change recalculates the positions after it only.
+* `Transcript` renders the blocks of the visible page and of the pages around it. If the correction of an estimate above
+  the visible text changes its position, the scroll offset is adjusted so that the text does not move.
+* Blocks are values: one that equals its predecessor keeps its rendered lines. While an answer is streamed, only its
+  last piece is rendered again (see `split_markdown` in `blocks.py`).
+
+The view follows its end until the user scrolls up, and again when the end is visible.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -28,13 +41,11 @@ from holdfast.tui.palette import DARK, Palette
 __all__ = ["Transcript", "TranscriptRow", "TranscriptRows", "estimate_height"]
 
 
-# Layout of a long conversation, without rendering invisible blocks. Pure.
-
 S = TypeVar("S")
 
 
 class TranscriptRow(Generic[S]):
-    """A block with its lines, once it was rendered."""
+    """One block of the conversation, with its lines once it was rendered."""
 
     __slots__ = ("block", "gap", "height", "is_unfolded", "lines", "message")
 
@@ -67,7 +78,7 @@ def estimate_height(block: Block, width: int) -> int:
 
 
 class TranscriptRows(Generic[S]):
-    """All rows of a conversation, by line."""
+    """The layout of a conversation: its rows, and the line at which each begins. Pure."""
 
     def __init__(self) -> None:
         self.width = 80
@@ -167,9 +178,6 @@ def _stick(upper: Block, lower: Block) -> bool:
 
 def _is_work(block: Block) -> bool:
     return isinstance(block, ReasoningBlock) or (isinstance(block, ToolBlock) and not block.is_own)
-
-
-# The conversation view: rendered line by line, and only where visible.
 
 
 class Transcript(ScrollView, can_focus=True):

@@ -151,8 +151,6 @@ def entries_of(folder: int, path: str) -> list[tuple[str, bool, bool, str]]:
     return sorted(found)
 
 
-# File access that is safe against replaced links: links are resolved once, before a path is checked.
-
 _VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
 _ORDINARY_BELOW = ("/dev/shm",)
 _CHUNK = 1 << 20

@@ -1,4 +1,9 @@
-"""Undo the changes of a session: all selected files, or none of them."""
+"""Undo the changes of a session: all selected files, or none of them.
+
+`plan` selects, from the stored history alone, the version that each file returns to. `undo` then compares the files on
+disk with the history, prepares all of them without effect, applies all, and records the result; if any step or the
+record fails, all are reverted.
+"""
 
 import asyncio
 import contextlib
@@ -116,8 +121,6 @@ def _before_run(history: Sequence[FileVersion], run_id: RunId) -> FileRestore | 
     reason = "others changed it after that, and their changes would be lost" if others else ""
     return FileRestore(target.path, history[-1], target, reason)
 
-
-# Undo the changes of a session: all selected files, or none of them.
 
 _MAX_TEXT_SIZE = 64 * 1024 * 1024
 

@@ -181,8 +181,6 @@ WRITTEN_BY_GIT = _keys(
 `core.worktree` and of a URL still have to be examined."""
 
 
-# Decide whether a read-only git command can run in a directory without running another program.
-
 _SECONDS = 5.0
 _MAX_SUBMODULES = 64
 _HOOK = "hooks/post-index-change"

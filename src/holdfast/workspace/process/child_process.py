@@ -1,4 +1,6 @@
-"""Programs with pipes, supervised by the guard: searches, hooks, MCP and language servers."""
+"""Programs with pipes: searches, hooks, MCP and language servers. `GuardedSpawn` starts them under the guard, `spawn`
+without it; `run_child` reads the output of one and kills it when the reader is done.
+"""
 
 import asyncio
 import contextlib

@@ -7,8 +7,9 @@ cleans up nothing. Therefore several processes share the work:
 - The guard (`guard_main`) is one small process per server. It starts every command and dies after the server.
 - A keeper (`guard_keeper`) is forked for each command. It is the subreaper of the command's process tree, or the init
   process of its PID namespace. A keeper without children proves that the tree is gone.
-- A sentinel (`guard_sentinel`) is no ancestor of any command. It kills by tag when the server or the guard dies.
-- The server, in this module, keeps one connection to the guard and one to each keeper (`guard_tree`).
+- A sentinel (`start_sentinel` in `guard_main`) is no ancestor of any command, so no command finds it among its parents.
+  It kills by tag when the server or the guard dies.
+- The server, in this module, keeps one connection to the guard (`Guard`) and one to each keeper (`Tree`).
 
 Failures: if the server dies, all connections close and each keeper kills its tree. If the guard dies, its control
 pipe closes with the same effect, and the server starts another guard. If a keeper dies, its processes are reparented
@@ -56,9 +57,6 @@ __all__ = [
     "Tree",
     "TreeEnd",
 ]
-
-
-# Server-side handle of a command and all its processes: sends orders to the keeper and receives its messages.
 
 LOST = (
     "[A process that supervises the command was killed while it ran."
@@ -217,8 +215,6 @@ class Tree:
             self._guard.remove(self)
 
 
-# Process supervision, server side: starts every command through the guard and kills all of its processes at its end.
-
 Containment = Literal["auto", "namespace", "groups", "tree"]
 """Containment of a command's processes: a PID namespace, or a tree of children below a keeper, with or without a
 control group for each tree.
@@ -245,7 +241,7 @@ class CannotStart(ToolError):
 class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
     """Restrictions that the guard applies to one command.
 
-    `mounts` are the operations of `guard_mounts`, `landlock` the paths that can be changed; both are empty where
+    `mounts` are the operations of `guard_main.build_view`, `landlock` the paths that can be changed; both are empty if
     bubblewrap builds the file system. `restricted` installs the system-call filter and the Landlock scopes.
     """
 

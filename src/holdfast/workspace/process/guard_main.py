@@ -226,8 +226,6 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
     _check(_libc.mount(*texts, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
 
 
-# The guard: a small process that starts every command for the server and outlives it just long enough to clean up.
-
 _SIZE = struct.Struct("!I")
 _ANNOUNCEMENT = struct.Struct("!iQ")
 _MAX_DESCRIPTORS = 16

@@ -1,4 +1,4 @@
-"""Files for output that is too long to be shown, which a model can view. Number and size are bounded."""
+"""Output of a command: a bounded buffer for the text that is shown, and files for the rest, which a model can view."""
 
 import codecs
 import contextlib

@@ -90,8 +90,6 @@ def _is_passed_on(name: str, value: str) -> bool:
     return not name.startswith((_OWN_PREFIX, "BASH_FUNC_")) and name not in _SHELL_CONTROLS
 
 
-# Shell commands: converts a line to a launch, and runs the lines a user types with `!`.
-
 Secrets = Callable[[], tuple[Collection[str], Collection[str]]]
 
 

@@ -2,7 +2,7 @@
 
 Existing settings and git directories are mounted read-only. Missing ones cannot be mounted, so a command can create
 them; after its end they are moved to a directory of the server, never deleted, because the user may have created them
-meanwhile. A git directory as git creates it is kept (see `git_plain`).
+meanwhile. A git directory as git creates it is kept (see `git_dir_scan`).
 
 Everything that exists while no sandboxed command runs is the user's own. This state is compared with the state after
 each command. It is stored while commands run: if the server is killed, the next one makes the comparison.
@@ -144,8 +144,6 @@ def restore(path: str, root: str, content: bytes) -> None:
     except OSError as error:
         _log.warning("%s could not be restored: %s", path, error)
 
-
-# Moves away new files of sandboxed commands that programs outside of the sandbox would obey.
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ __all__ = [
 
 
 Mount = tuple[str, str, str]
-"""Operation, path and source, see `guard_mounts`."""
+"""Operation, path and source, see `guard_main.build_view`."""
 
 _TMP = "/tmp"
 _LOST = "/var/tmp"

@@ -3,6 +3,9 @@
 The system-call filter closes kernel interfaces that reach beyond files and processes: keyrings are shared by all
 sessions of a user, io_uring opens sockets without a system call that a filter could see, and socket families such as
 vsock belong to no network namespace. A filter compares numbers, so it is written for each processor by hand.
+
+Landlock rulesets, the second part of this module, restrict changes of files and, on newer kernels, signals and abstract
+sockets. A process applies both to itself; its children inherit them.
 """
 
 import ctypes

@@ -143,8 +143,6 @@ def _strip_line_end(text: str) -> str:
     return text.removeprefix("\ufeff").rstrip("\r\n")
 
 
-# Search for text and files: with ripgrep if it is installed, else with a private git, else with our own walk.
-
 _MAX_PER_FILE = 101
 _MAX_MATCHES = 10_000
 _MAX_FILES = 200_000

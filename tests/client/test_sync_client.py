@@ -1,0 +1,282 @@
+"""The blocking client against a real socket, in a thread, and its imports."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from client.play import (
+    Exchange,
+    Handler,
+    Playing,
+    StreamServer,
+    answer,
+    chunk,
+    frame_of,
+    session_event,
+    stream_head,
+)
+from holdfast.client.address import Address
+from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.sync_client import SyncClient
+from holdfast.domain.events import encode_event
+from holdfast.http11.sse import SseEvent
+from holdfast.protocol.sse import frame
+
+T = TypeVar("T")
+BODIES = [encode_event(session_event(f"s{number}")) for number in range(1, 6)]
+LOG = list(enumerate(BODIES, 1))
+
+
+async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
+    """The server on this loop, the client in a thread."""
+
+    def run(address: Address) -> T:
+        with SyncClient(address, timeout=10.0) as thin:
+            return work(thin)
+
+    async with Playing(script) as address:
+        return await asyncio.to_thread(run, address)
+
+
+async def echo(exchange: Exchange) -> None:
+    while (asked := await exchange.asked()) is not None:
+        await exchange.say(answer(f"{exchange.number} {asked.method} {asked.target} ".encode() + asked.body, 202))
+
+
+async def test_requests_on_one_connection() -> None:
+    def work(thin: SyncClient) -> list[tuple[int, bytes]]:
+        return [
+            thin.request("GET", "/v1/health"),
+            thin.request("POST", "/v1/x", [("a", "b c")], b'{"x":1}'),
+            thin.request("DELETE", "/v1/y"),
+        ]
+
+    assert await with_server(echo, work) == [
+        (202, b"0 GET /v1/health "),
+        (202, b'0 POST /v1/x?a=b%20c {"x":1}'),
+        (202, b"0 DELETE /v1/y "),
+    ]
+
+
+async def test_an_opened_connection_is_used() -> None:
+    def work(thin: SyncClient) -> tuple[int, bytes]:
+        thin.connect()
+        thin.connect()
+        return thin.request("GET", "/v1/health")
+
+    assert (await with_server(echo, work))[1] == b"0 GET /v1/health "
+
+
+async def test_large_bodies_both_ways() -> None:
+    body = os.urandom(400_000).hex().encode()
+    status, back = await with_server(echo, lambda thin: thin.request("POST", "/v1/x", (), body))
+    assert (status, back) == (202, b"0 POST /v1/x " + body)
+
+
+class HangsUp:
+    """Answers the first request; on the first connection it takes the second one and hangs up."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def __call__(self, exchange: Exchange) -> None:
+        while (asked := await exchange.asked()) is not None:
+            self.heard.append(asked.method)
+            if len(self.heard) == 2:
+                return
+            await exchange.say(answer(b"yes"))
+
+
+@pytest.mark.parametrize(("method", "can_repeat"), [("GET", False), ("DELETE", False), ("POST", True)])
+async def test_idempotent_requests_are_repeated(method: str, can_repeat: bool) -> None:
+    def work(thin: SyncClient) -> tuple[int, bytes]:
+        thin.request("GET", "/v1/health")
+        return thin.request(method, "/v1/x", can_repeat=can_repeat)
+
+    script = HangsUp()
+    assert await with_server(script, work) == (200, b"yes")
+    assert script.heard == ["GET", method, method]
+
+
+async def test_a_post_is_never_sent_twice() -> None:
+    def work(thin: SyncClient) -> None:
+        thin.request("GET", "/v1/health")
+        with pytest.raises(ConnectionLost):
+            thin.request("POST", "/v1/x")
+
+    script = HangsUp()
+    await with_server(script, work)
+    assert script.heard == ["GET", "POST"]
+
+
+async def test_a_closed_connection_is_noticed_before_a_post() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(answer(str(exchange.number).encode()))
+
+    def work(thin: SyncClient) -> bytes:
+        thin.request("GET", "/v1/health")
+        kept = thin._idle
+        assert kept is not None
+        assert kept.recv(1) == b""
+        return thin.request("POST", "/v1/x")[1]
+
+    assert await with_server(script, work) == b"1"
+
+
+async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked(reads_body=False)
+        await exchange.say(answer(b"no", 413, "Connection: close\r\n"))
+
+    assert await with_server(script, lambda thin: thin.request("POST", "/v1/x", (), b"x" * 5_000_000)) == (413, b"no")
+
+
+async def test_no_answer_in_time() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.until_left()
+
+    def work(thin: SyncClient) -> None:
+        with pytest.raises(TimedOut):
+            thin.request("GET", "/v1/health", timeout=0.01)
+
+    await with_server(script, work)
+
+
+@pytest.mark.parametrize("cut", [0, 9, -1])
+async def test_an_incomplete_response_is_an_error(cut: int) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(answer(b"whole")[:cut])
+
+    def work(thin: SyncClient) -> None:
+        with pytest.raises(ConnectionLost):
+            thin.request("GET", "/v1/health")
+
+    await with_server(script, work)
+
+
+def test_no_server_listens() -> None:
+    with pytest.raises(Unreachable, match="/nowhere"):
+        SyncClient(Address(path="/nowhere")).request("GET", "/v1/health")
+
+
+async def test_a_stream() -> None:
+    def work(thin: SyncClient) -> list[SseEvent]:
+        with thin.stream("/v1/workspaces/w/events", [("since", 2)]) as stream:
+            events: list[SseEvent] = []
+            for event in stream:
+                events.append(event)
+                if event.number == 5:
+                    break
+            return events
+
+    events = await with_server(StreamServer(LOG, iter(())), work)
+    assert events[1:] == [SseEvent(body, number) for number, body in LOG[2:]]
+
+
+@pytest.mark.parametrize("ending", [b"0\r\n\r\n", b""])
+async def test_a_stream_that_ends_is_distinguished_from_one_that_breaks(ending: bytes) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
+
+    def work(thin: SyncClient) -> int:
+        seen = 0
+        with thin.stream("/v1/x") as stream:
+            try:
+                for _ in stream:
+                    seen += 1
+            except ConnectionLost:
+                assert not ending
+            else:
+                assert ending
+        return seen
+
+    assert await with_server(script, work) == 1
+
+
+async def test_a_stream_that_ends_with_its_connection() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + frame(BODIES[0]))
+
+    def work(thin: SyncClient) -> list[SseEvent]:
+        return list(thin.stream("/v1/x"))
+
+    assert await with_server(script, work) == [SseEvent(BODIES[0])]
+
+
+async def test_a_refused_stream() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        raw = answer(b'{"message":"no such workspace"}', 404)
+        for place in range(len(raw)):
+            await exchange.say(raw[place : place + 1])
+
+    def work(thin: SyncClient) -> ServerProblem:
+        with pytest.raises(ServerProblem) as caught:
+            thin.stream("/v1/x")
+        return caught.value
+
+    problem = await with_server(script, work)
+    assert (problem.status, problem.message) == (404, "no such workspace")
+
+
+async def quiet(exchange: Exchange) -> None:
+    await exchange.asked()
+    await exchange.say(stream_head())
+    await exchange.until_left()
+
+
+async def test_a_wait_ends_with_its_deadline() -> None:
+    def work(thin: SyncClient) -> list[SseEvent]:
+        with thin.stream("/v1/x") as stream:
+            return stream.receive(0.01)
+
+    assert await with_server(quiet, work) == []
+
+
+async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
+    """A connection that nobody closed may be dead all the same: who follows it must not wait for ever."""
+
+    def work(thin: SyncClient) -> None:
+        with thin.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
+            list(stream)
+
+    await with_server(quiet, work)
+
+
+async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
+    """As a signal does through its descriptor."""
+
+    def work(thin: SyncClient) -> list[SseEvent]:
+        reading, writing = os.pipe()
+        try:
+            with thin.stream("/v1/x") as stream:
+                os.write(writing, b"\x02")
+                return stream.receive(wake=reading)
+        finally:
+            os.close(reading)
+            os.close(writing)
+
+    assert await with_server(quiet, work) == []
+
+
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.locate")
+HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_the_sync_client_imports_little(module: str) -> None:
+    script = f"import sys, msgspec; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert not {name.split(".")[0] for name in loaded} & HEAVY
+    assert not [name for name in loaded if name.startswith(("holdfast.engine", "holdfast.storage", "holdfast.bus"))]
+    assert len(loaded) < 34, loaded

@@ -1,0 +1,193 @@
+"""A long-running client: heartbeats of its stream, and a server that is lost for a moment or longer."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client.play import chunk, frame_of, session_event, stream_head
+from holdfast.client import sync_client, workspace_connection
+from holdfast.client.address import Address
+from holdfast.client.errors import ClientError, ConnectionLost
+from holdfast.client.locate import ServerLocation
+from holdfast.client.sync_client import SyncEventStream
+from holdfast.client.workspace_connection import WorkspaceConnection
+from holdfast.domain.ids import WorkspaceId
+from holdfast.protocol.bodies import WorkspaceBody
+from holdfast.protocol.sse import HEARTBEAT
+from holdfast.testing.gates import settle_down, start, until
+from server.clock import Clock
+
+LOOK = 0.5
+
+
+class Steps:
+    """A clock that goes on by four seconds whenever somebody looks at it, and then does what is due."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: dict[float, Callable[[], object]] = {}
+
+    def monotonic(self) -> float:
+        self.now += 4
+        self.due.pop(self.now, lambda: None)()
+        return self.now
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(stream_head())
+        clock = Steps()
+        monkeypatch.setattr(sync_client, "time", clock)
+        with SyncEventStream(ours, b"", 1000.0, 10.0) as stream:
+            begin = clock.now
+            if is_alive:
+                theirs.sendall(chunk(HEARTBEAT))
+            else:
+                # Something has to come, or the wait is a real one.
+                clock.due[begin + 8] = lambda: monkeypatch.setattr(clock, "now", begin + 40)
+            clock.due[begin + 20] = lambda: theirs.sendall(chunk(frame_of(session_event("a"), 1)))
+            items = iter(stream)
+            if is_alive:
+                assert next(items).number == 1
+            else:
+                with pytest.raises(ConnectionLost, match="quiet"):
+                    next(items)
+
+
+class Events:
+    """A stream that the test moves."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.is_connected = True
+        self.trouble = None
+        self.cursor = 0
+        self.over = asyncio.Event()
+        self.items = items
+
+    async def __aenter__(self) -> "Events":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.is_connected = False
+
+    def __aiter__(self) -> "Events":
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401
+        if self.items:
+            self.cursor = self.items[0]
+            return self.items.pop(0)
+        await self.over.wait()
+        raise StopAsyncIteration
+
+
+async def _at_once(function: Callable[..., object], *args: object) -> object:
+    """Nothing is left for later: what has not happened by then does not."""
+    return function(*args)
+
+
+class World:
+    """A directory's workspace, of which it is known how often it was entered, and from where it was followed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, can_be_started: bool = True) -> None:
+        self.entered = 0
+        self.refusals = 0
+        self.since: list[int] = []
+        self.streams: list[Events] = []
+        self.items: list[int] = []
+        self.left: list[str] = []
+        client = SimpleNamespace(create_workspace=self._create, events=self._events, close=self._close, address=None)
+        client.leave_workspace = self._leave
+        monkeypatch.setattr(workspace_connection, "Client", lambda *_, **__: client)
+        monkeypatch.setattr(
+            workspace_connection, "find_or_start", lambda _: SimpleNamespace(address=Address(), close=lambda: None)
+        )
+        monkeypatch.setattr(asyncio, "to_thread", _at_once)
+        self.stay = WorkspaceConnection(ServerLocation(Address(path="/s"), "", can_be_started=can_be_started), "/p")
+
+    async def _create(self, path: str, *, yolo: bool, env: object) -> WorkspaceBody:
+        self.entered += 1
+        if self.refusals:
+            self.refusals -= 1
+            raise ClientError("not now")
+        return WorkspaceBody(WorkspaceId(f"w{self.entered}"), path)
+
+    def _events(self, _: str, since: int) -> Events:
+        self.since.append(since)
+        self.streams.append(Events(self.items))
+        return self.streams[-1]
+
+    async def _leave(self, workspace: str) -> None:
+        self.left.append(workspace)
+
+    async def _close(self) -> None:
+        self.left.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("looks", "can_be_started", "again"),
+    [
+        ("+++++", True, 0),
+        ("-+-+-+", True, 0),
+        ("--", True, 1),
+        ("---", True, 1),
+        ("----", True, 2),
+        ("-+--", True, 1),
+        ("----", False, 0),
+    ],
+)
+async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignored(
+    looks: str, can_be_started: bool, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, can_be_started=can_be_started)
+    clock = Clock()
+    await world.stay.enter()
+
+    async def take(_: object) -> None:
+        return
+
+    following = start(world.stay.follow(take))
+    await settle_down()
+    for look in looks:
+        world.streams[0].is_connected = look == "+"
+        await clock.forward(LOOK * 1.01)
+        await settle_down()
+    assert world.entered == 1 + again
+    following.cancel()
+    await world.stay.leave()
+    assert world.left == [f"w{world.entered}", "closed"]
+
+
+async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches the old one any more; a refusal is tried again, later each time."""
+    world = World(monkeypatch)
+    clock = Clock()
+    await world.stay.enter()
+    taken: list[object] = []
+
+    async def take(item: object) -> None:
+        taken.append(item)
+
+    world.items += [4, 5]
+    world.stay.cursor = 3
+    following = start(world.stay.follow(take))
+    await until(lambda: len(taken) == 2)
+    world.refusals = 1
+    world.streams[0].over.set()
+    await until(lambda: world.entered == 2)
+    await clock.forward(20)
+    await until(lambda: len(world.streams) == 2, most=1_000_000)
+    entered = world.entered
+    for _ in range(6):
+        await clock.forward(LOOK * 1.01)
+        await settle_down(200)
+    assert world.entered == entered
+    assert (world.since, taken) == ([3, 5], [4, 5])
+    following.cancel()
+    await world.stay.leave()

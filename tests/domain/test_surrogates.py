@@ -1,0 +1,59 @@
+"""Half characters in JSON text, however it is cut."""
+
+import json
+import random
+
+import msgspec
+import pytest
+
+from holdfast.domain.surrogates import Halves, replace_json_surrogates, replace_surrogates
+
+HOLE = "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        (rb'"a"', "a"),
+        (rb'"\ud83d"', HOLE),
+        (rb'"\ude00"', HOLE),
+        (rb'"\uD83D\uDE00"', "😀"),
+        (rb'"\ud83d\ud83d\ude00"', f"{HOLE}😀"),
+        (rb'"\ud83dx\ude00"', f"{HOLE}x{HOLE}"),
+        (rb'"\ud83d\u0041"', f"{HOLE}A"),
+        (rb'"\ud83d\n"', f"{HOLE}\n"),
+        (rb'"\ud83d\\ude00"', f"{HOLE}\\ude00"),
+        (rb'"\\ud83d"', "\\ud83d"),
+        (rb'"\\\ud83d"', f"\\{HOLE}"),
+        (b'"\xff\xed\xa0\xbd"', HOLE * 4),
+    ],
+)
+def test_a_document_is_decoded_whatever_halves_are_in_it(text: bytes, whole: str) -> None:
+    assert msgspec.json.decode(replace_json_surrogates(text)) == whole
+    if text.isascii():
+        for size in range(1, len(text)):
+            halves = Halves()
+            pieces = [halves.feed(text[place : place + size]) for place in range(0, len(text), size)]
+            assert msgspec.json.decode(b"".join([*pieces, halves.end()])) == whole, size
+
+
+def test_random_documents_in_random_pieces() -> None:
+    """The same as a decoder that lets halves through, with each of them replaced."""
+    chance = random.Random(7)
+    characters = ["a", "\\", '"', "u", "d83d", "\ud83d", "\ude00", "😀", "\n", "é"]
+    for _ in range(500):
+        text = "".join(chance.choices(characters, k=chance.randrange(12)))
+        data = json.dumps(text).encode()
+        halves, out = Halves(), b""
+        while data:
+            size = chance.randrange(1, 9)
+            out, data = out + halves.feed(data[:size]), data[size:]
+        joined: str = json.loads(json.dumps(text))
+        assert msgspec.json.decode(out + halves.end()) == replace_surrogates(joined)
+
+
+def test_text_without_surrogates_is_returned_at_once() -> None:
+    halves = Halves()
+    for piece in (b'data: {"a": "b"}\n\n', rb'{"a": "line\nend"}', rb'{"a": "\u00e9 and so on"}'):
+        assert halves.feed(piece) == piece
+    assert halves.end() == b""

@@ -1,0 +1,205 @@
+"""What an editor is told: each thing once, whatever the order in which it is heard."""
+
+from typing import Any
+
+from acp.schema import SessionNotification
+from hypothesis import given
+from hypothesis import strategies as st
+
+from editors.editor_client import updates_of
+from holdfast.acp.prompt_content import parse_prompt, split_command
+from holdfast.acp.session_updates import SessionUpdates
+from holdfast.acp.tool_calls import call_locations, call_title, file_diffs
+from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningPart,
+    Role,
+    ShellCommand,
+    ShellCommandPart,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+
+S, M = SessionId("s"), MessageId("m")
+Json = dict[str, Any]
+
+
+def _message(*parts: Part, id: str = "m", role: Role = "assistant", run: str = "r") -> Message:
+    return Message(parts, MessageId(id), role, S, "model", "provider", 0, 0, run_id=RunId(run))
+
+
+def _text(text: str) -> TextPart:
+    return TextPart(Text(text))
+
+
+def _call(id: str, input: str = "", *, finished: bool = True, name: str = "view") -> ToolCallPart:
+    return ToolCallPart(ToolCall(ToolCallId(id), name, input, finished))
+
+
+def _result(id: str, content: str = "ok", *, is_error: bool = False, name: str = "view", told: str = "") -> Message:
+    result = ToolResult(ToolCallId(id), name, content, told, is_error)
+    return _message(ToolResultPart(result), id=f"result-{id}-{content}", role="tool")
+
+
+def _delta(offset: int, text: str, part: int = 0) -> MessageDelta:
+    return MessageDelta(S, M, part, offset, text)
+
+
+def _said(updates: list[Json], kind: str = "agent_message_chunk") -> str:
+    for update in updates:
+        SessionNotification.model_validate({"sessionId": "s", "update": update})
+    return "".join(item["content"]["text"] for item in updates if item["sessionUpdate"] == kind)
+
+
+def test_a_stored_message_that_lags_behind_its_deltas_says_nothing_new() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_text("")))
+    updates += narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two "))
+    updates += narrator.message(_message(_text("one ")))
+    updates += narrator.delta(_delta(8, "three"))
+    updates += narrator.message(_message(_text("one two three"), FinishPart(Finish("end_turn", 1))))
+    assert _said(updates) == "one two three"
+    assert not _said(updates, "agent_thought_chunk")
+
+
+def test_an_answer_that_begins_again_is_told_as_one() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
+    updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
+    assert _said(updates) == "one twoother"
+    assert "request is repeated" in _said(updates, "agent_thought_chunk")
+
+
+def test_one_that_says_the_same_again_says_it_once() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
+    updates += (
+        narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two 3"))
+    )
+    assert _said(updates) == "one two 3"
+
+
+def test_a_hole_is_filled_by_the_whole_part() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(5, "late"))
+    updates += narrator.part(MessagePart(S, M, 0, _text("earlylate")))
+    assert _said(updates) == "earlylate"
+
+
+@given(
+    st.text(max_size=40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.integers(0, 40)
+)
+def test_whatever_is_heard_in_whatever_pieces_is_told_once(
+    whole: str, cuts: list[tuple[int, int]], snapshot: int
+) -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_text(whole[:snapshot])))
+    for begin, size in cuts:
+        at = min(begin, len(whole))
+        updates += narrator.delta(_delta(at, whole[at : at + size]))
+    updates += narrator.message(_message(_text(whole), FinishPart(Finish("end_turn", 1))))
+    assert _said(updates) == whole
+
+
+def test_calls_of_one_name_are_told_apart() -> None:
+    """Some models count their calls anew in every answer."""
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_call("1", finished=False)))
+    updates += narrator.message(_message(_call("1", '{"file_path": "a"}')))
+    updates += narrator.message(_result("1"))
+    updates += narrator.message(_message(_call("1", '{"file_path": "b"}'), id="m2"))
+    updates += narrator.message(_result("1", "no", is_error=True))
+    told = updates_of(updates)
+    assert [(item["title"], item["status"]) for item in told.values()] == [
+        ("view a", "completed"),
+        ("view b", "failed"),
+    ]
+    assert len({*told}) == 2
+
+
+def test_what_a_call_left_open_is_closed_with_its_run() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_call("1", "{}"), _call("2", "{}")))
+    updates += narrator.message(_result("1")) + narrator.run_ended("cancelled") + narrator.run_ended("cancelled")
+    assert [item["status"] for item in updates_of(updates).values()] == ["completed", "failed"]
+
+
+def test_what_a_command_prints_is_shown_bounded() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_call("1", '{"command": "make"}', name="bash")))
+    for number in range(3):
+        updates += narrator.output(ToolOutput(S, M, ToolCallId("1"), number * 3000, f"{number}" * 3000))
+    (told,) = updates_of(updates).values()
+    assert (told["kind"], told["title"]) == ("execute", "make")
+    shown = told["content"][0]["content"]["text"]
+    assert "2" * 3000 in shown
+    assert len(shown) < 4_100
+
+
+def test_a_helper_is_shown_below_its_call() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
+    helper = _message(_call("9", '{"pattern": "x"}', name="grep"), id="h")
+    updates += narrator.subagent_steps(ToolCallId("1"), helper) + narrator.subagent_steps(ToolCallId("1"), helper)
+    (told,) = updates_of(updates).values()
+    assert told["content"][0]["content"]["text"] == "- grep x"
+    assert len(updates) == 2
+
+
+def test_a_replay_shows_what_the_editor_does_not_know() -> None:
+    narrator = SessionUpdates(S, "/w")
+    narrator.own_runs.add(RunId("r"))
+    prompt = _message(_text("hello"), role="user", id="u")
+    assert narrator.message(prompt) == []
+    other = SessionUpdates(S, "/w")
+    shell = _message(ShellCommandPart(ShellCommand("ls", "a\n", 1)), role="user", id="x")
+    failed = _message(FinishPart(Finish("error", 1, "Provider error", "The key is wrong.")))
+    updates = [update for item in (prompt, shell, failed) for update in other.message(item, is_replay=True)]
+    assert _said(updates, "user_message_chunk") == "hello"
+    assert [item["status"] for item in updates if item["sessionUpdate"] == "tool_call"] == ["failed"]
+    assert "The key is wrong." in _said(updates)
+
+
+def test_thoughts_are_thoughts() -> None:
+    narrator = SessionUpdates(S, "/w")
+    updates = narrator.message(_message(ReasoningPart(Reasoning("hm", "")), _text("so")))
+    assert (_said(updates, "agent_thought_chunk"), _said(updates)) == ("hm", "so")
+
+
+def test_changes_and_places() -> None:
+    edit = {"file_path": "src/a.py", "old_string": "x", "new_string": "y"}
+    assert file_diffs(edit, {}, "/w") == [{"type": "diff", "path": "/w/src/a.py", "oldText": "x", "newText": "y"}]
+    told = {"old_content": "whole x", "new_content": "whole y"}
+    assert file_diffs(edit, told, "/w")[0]["newText"] == "whole y"
+    many = {
+        "file_path": "/w/a",
+        "edits": [{"old_string": "", "new_string": "1"}, {"old_string": "2", "new_string": "3"}],
+    }
+    assert [item.get("oldText") for item in file_diffs(many, {}, "/w")] == [None, "2"]
+    assert call_locations({"file_path": "../a", "offset": 3}, "/w/b") == [{"path": "/w/a", "line": 3}]
+    assert call_locations({"path": "~/x"}, "/w") == []
+    assert call_title("bash", {"command": "make\nmake test"}, "/w") == "make …"
+    assert call_title("view", {"file_path": "/w/a.py"}, "/w") == "view a.py"
+    assert call_title("todos", {}, "/w") == "todos"
+
+
+def test_prompts_are_taken_in() -> None:
+    blocks = [{"type": "text", "text": "See "}, {"type": "resource_link", "uri": "file:///w/a.py", "name": "a.py"}]
+    assert parse_prompt([*blocks, {"type": "text", "text": ", please"}], "/w")[0] == "See @a.py, please"
+    blob = {"type": "resource", "resource": {"uri": "file:///x/b.bin", "blob": "AAE=", "mimeType": "x/y"}}
+    text, files = parse_prompt([blob], "/w")
+    assert (text, files[0].content, files[0].file_path, files[0].mime_type) == ("@/x/b.bin", b"\0\1", "/x/b.bin", "x/y")
+    page = {"type": "resource_link", "uri": "https://x.org/a", "name": "A page"}
+    assert parse_prompt([page], "/w")[0] == "A page (https://x.org/a)"
+    assert split_command("/shout a b") == ("shout", "a b")
+    assert split_command("/etc/passwd is what?")[0] == ""

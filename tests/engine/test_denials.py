@@ -1,0 +1,402 @@
+"""Behaviour after a step is refused or cut off: summaries that do not fit, sessions being deleted, rules, titles."""
+
+import asyncio
+
+import pytest
+
+from engine.helpers import PLAIN, answering, results_of, texts_of, virtual_seconds
+from holdfast.domain.approvals import Verdict
+from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSession
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ledger import PatchSession, Redeliver, Reorder
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.runs import Prompt
+from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, SubagentTask, ToolContext, ToolOutcome
+from holdfast.engine.run_context import SubagentType
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
+from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.seeded_loop import in_virtual_time
+
+DONE = Step((Say("done"),))
+TOO_LONG = Step((Say("half a summary"), Fail(trouble="overflow")))
+
+# Summaries.
+
+
+async def talked(model: ScriptedModel, turns: int = 8) -> World:
+    """A session with a conversation."""
+    world = await World.open(model)
+    for number in range(turns):
+        await world.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
+        await world.quiet()
+    return world
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_summary_that_does_not_fit_is_asked_for_with_less(failures: int) -> None:
+    """What was said of it is withdrawn; the last one is stored."""
+
+    async def scene() -> None:
+        steps = [DONE] * 8 + [TOO_LONG] * failures + [Step((Say("in short"),))]
+        model = ScriptedModel(steps, info=PLAIN)
+        world = await talked(model)
+        await world.workspace.inputs.summarize(world.session, "me")
+        await world.quiet()
+        sizes = [sum(map(len, texts_of(request.messages, "user"))) for request in model.requests[8:]]
+        assert sizes == sorted(sizes, reverse=True)
+        assert len(set(sizes)) == failures + 1
+        (summary,) = [item for item in await world.messages() if item.is_summary_message]
+        assert text_of(summary) == "in short"
+        run = (await world.ledger.runs(world.workspace.record.id, None, 1, 0))[0]
+        assert (run.kind, run.client_id, run.outcome, run.delivery) == ("summary", "me", "completed", "reject")
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize(("step", "asked"), [(Step((Fail(trouble="other"),)), 1), (Step((Say(" "),)), 1)])
+def test_a_summary_that_fails_for_another_reason_is_not_asked_for_again(step: Step, asked: int) -> None:
+    async def scene() -> None:
+        model = ScriptedModel([DONE] * 8 + [step] * 9, info=PLAIN)
+        world = await talked(model)
+        await world.workspace.inputs.summarize(world.session)
+        await world.quiet()
+        assert len(model.requests) == 8 + asked
+        session = await world.ledger.session(world.workspace.record.id, world.session)
+        assert session is not None
+        assert session.summary_message_id == ""
+        assert world.ends()[-1].outcome == "failed"
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("turns", [1, 8])
+def test_a_conversation_that_cannot_be_shortened_any_more_fails(turns: int) -> None:
+    """With what the provider said; and not only after many requests."""
+
+    async def scene() -> None:
+        model = ScriptedModel(lambda request: TOO_LONG if not request.tools else DONE, info=PLAIN)
+        model.requests = []
+        world = await World.open(model, tools=[answering("tool")])
+        for number in range(turns):
+            await world.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
+            await world.quiet()
+        await world.workspace.inputs.summarize(world.session)
+        await world.quiet()
+        assert world.ends()[-1].outcome == "failed"
+        assert 1 <= len(model.requests) - turns <= 5
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("todos", [(), (Todo("mend it", "in_progress", "mending"), Todo("paint", "pending", ""))])
+def test_a_summary_keeps_the_list_of_tasks(todos: tuple[Todo, ...]) -> None:
+    async def scene() -> None:
+        model = ScriptedModel([DONE, Step((Say("in short"),))], info=PLAIN)
+        world = await talked(model, 1)
+        patch = SessionPatch(world.session, 1, todos=todos)
+        await world.workspace.engine.recorder.put(PatchSession(patch))
+        await world.workspace.inputs.summarize(world.session)
+        await world.quiet()
+        asked = texts_of(model.requests[-1].messages, "user")[-1]
+        assert ("to-do list" in asked) == bool(todos)
+        assert all(f"[{todo.status}] {todo.content}" in asked for todo in todos)
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_a_second_summary_begins_at_the_first() -> None:
+    async def scene() -> None:
+        steps = [DONE, Step((Say("the first summary"),)), DONE, Step((Say("the second"),)), DONE]
+        model = ScriptedModel(steps, info=PLAIN)
+        world = await talked(model, 1)
+        await world.workspace.inputs.summarize(world.session)
+        await world.quiet()
+        await world.prompt("between", "b")
+        await world.quiet()
+        await world.workspace.inputs.summarize(world.session)
+        await world.quiet()
+        await world.prompt("after", "c")
+        await world.quiet()
+        second, last = ("\n".join(texts_of(item.messages, "user")) for item in model.requests[3:])
+        assert "the first summary" in second
+        assert "between" in second
+        assert "prompt 0" not in second
+        assert last == "the second\nafter"
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# Sessions and queues.
+
+
+def test_a_session_that_is_being_deleted_accepts_nothing() -> None:
+    """From the first moment on; another session does, and it does again if the deletion fails."""
+
+    async def scene() -> None:
+        gate = Gate()
+
+        async def clean_up(_: object) -> None:
+            await gate()
+
+        world = await World.open(ScriptedModel(lambda _: DONE, info=PLAIN))
+        other = (await world.workspace.sessions.create()).id
+        sessions = world.workspace.sessions
+        deleting = start(sessions.delete(world.session, clean_up))
+        await gate.reached.wait()
+        with pytest.raises(UnknownSession, match="being deleted"):
+            await world.prompt("go", "r1")
+        await world.prompt("go", "r2", session=other)
+        deleting.cancel()
+        await asyncio.wait([deleting])
+        await world.prompt("go", "r3")
+        await world.quiet()
+        assert world.end_of("r3").outcome == "completed"
+        gate.open()
+        await sessions.delete(world.session, clean_up)
+        with pytest.raises(UnknownSession):
+            await sessions.delete(world.session)
+        with pytest.raises(UnknownSession):
+            await sessions.rename(world.session, "x")
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_a_session_is_deleted_with_all_below_it_and_nothing_else() -> None:
+    async def scene() -> None:
+        cleaned: list[list[SessionId]] = []
+
+        async def clean_up(family: object) -> None:
+            cleaned.append(sorted(family))  # type: ignore[call-overload]
+
+        world = await World.open(ScriptedModel(lambda _: DONE, info=PLAIN))
+        sessions = world.workspace.sessions
+        child = (await sessions.create(parent=world.session)).id
+        below = (await sessions.create(parent=child)).id
+        other = (await sessions.create()).id
+        niece = (await sessions.create(parent=other)).id
+        await sessions.delete(world.session, clean_up)
+        assert cleaned == [sorted([world.session, child, below])] * 2, "before and after"
+        left = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
+        assert {item.id for item in left} == {other, niece}
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("change", ["move", "redeliver"])
+@pytest.mark.parametrize("state", ["running", "ended", "folded", "unstorable"])
+def test_only_a_run_that_waits_is_rearranged(state: str, change: str) -> None:
+    """Nothing is changed, in the lane or in the store, if it does not wait or cannot be stored."""
+
+    async def scene() -> None:
+        ledger, gate = GatedLedger(), Gate()
+
+        async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+            await gate()
+            return ToolOutcome("done")
+
+        def script(request: ModelRequest) -> Step:
+            return Step((Call("tool"),)) if request.messages[-1].role == "user" else DONE
+
+        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[SimpleTool("tool", act)], ledger=ledger)
+        inputs = world.workspace.inputs
+        if state == "ended":
+            gate.open()
+            await world.prompt("go", "r1")
+            await world.quiet()
+            gate.shut()
+            await world.prompt("go", "r0")
+        else:
+            await world.prompt("go", "r1")
+        await until(gate.reached.is_set)
+        for name in ("a", "b", "c"):
+            await world.prompt("wait", name, delivery="queue")
+        wanted = RunId("r1")
+        if state == "folded":
+            await world.prompt("join", "f", delivery="steer")
+            wanted = RunId("f")
+            gate.open()
+            await until(lambda: "f" in world.workspace.engine.lane(world.session).folded)
+            gate.shut()
+        if state == "unstorable":
+            wanted = RunId("c")
+            ledger.refused = (Reorder, Redeliver)
+        before = world.workspace.engine.lane(world.session).queue
+        with pytest.raises(StorageUnavailable if state == "unstorable" else NotWaiting):
+            await (inputs.move(wanted, 0) if change == "move" else inputs.redeliver(wanted, "steer"))
+        assert world.workspace.engine.lane(world.session).queue == before
+        ledger.refused = ()
+        await world.cancel()
+        await world.quiet()
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_a_clear_leaves_the_running_turn_and_those_that_joined_it() -> None:
+    async def scene() -> None:
+        gate = Gate()
+
+        async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+            await gate()
+            return ToolOutcome("done")
+
+        steps = [Step((Call("tool"),)), Step((Call("tool", '{"n":2}'),)), DONE]
+        tool = SimpleTool("tool", act)
+        world = await World.open(ScriptedModel(steps, info=PLAIN), tools=[tool])
+        await world.prompt("go", "r1")
+        await gate.reached.wait()
+        await world.prompt("join", "f", delivery="steer")
+        gate.open()
+        await until(lambda: "f" in world.workspace.engine.lane(world.session).folded)
+        gate.shut()
+        await until(lambda: tool.started == 2)
+        await world.prompt("wait", "q", delivery="queue")
+        assert await world.workspace.inputs.clear(world.session) == ("q",)
+        gate.open()
+        await world.quiet()
+        assert {end.run_id: end.outcome for end in world.ends()} == {
+            "r1": "completed",
+            "f": "completed",
+            "q": "cancelled",
+        }
+        assert await world.workspace.inputs.clear(world.session) == ()
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# Tools.
+
+
+@pytest.mark.parametrize("name", [*sorted(TOOLS_WITHOUT_REQUESTS), "tool"])
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision: str) -> None:
+    seen: list[Permit] = []
+
+    def judge(permit: Permit) -> Verdict:
+        seen.append(permit)
+        return Verdict(decision, "A rule.")  # type: ignore[arg-type]
+
+    tool = answering(name)
+    world = await World.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
+    world.workspace.approvals.judge = judge
+    # Questions are offered only where somebody can answer.
+    prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
+    await world.workspace.inputs.submit(prompt)
+    await world.quiet()
+    is_asked = name in TOOLS_WITHOUT_REQUESTS
+    assert tool.started == (0 if is_asked and decision == "deny" else 1)
+    if is_asked:
+        (permit,) = seen
+        assert (permit.tool, permit.action, permit.params) == (name, TOOLS[name][0], {"n": 3})
+        assert permit.is_agreed
+    else:
+        assert seen == []
+    (result,) = results_of(await world.messages())
+    assert ("A rule." in result.content) == (is_asked and decision == "deny")
+    await world.close()
+
+
+async def test_all_of_a_result_is_stored() -> None:
+    outcome = ToolOutcome("text", is_error=True, metadata='{"a":1}', data="aGk=", mime_type="image/png")
+
+    async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        return outcome
+
+    model = ScriptedModel([Step((Call("tool"),)), DONE], info=PLAIN)
+    world = await World.open(model, tools=[SimpleTool("tool", act)])
+    await world.prompt("go", "r1")
+    await world.quiet()
+    (result,) = results_of(await world.messages())
+    stored = {name: getattr(result, name) for name in ("content", "is_error", "metadata", "data", "mime_type", "name")}
+    assert stored == {name: getattr(outcome, name) for name in stored if name != "name"} | {"name": "tool"}
+    await world.close()
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: str) -> None:
+    tool = answering("tool")
+    step = Step((Call("tool"), Call("tool", '{"n":1}')), finish=finish)  # type: ignore[arg-type]
+    world = await World.open(ScriptedModel([step], info=PLAIN), tools=[tool])
+    await world.prompt("go", "r1")
+    await world.quiet()
+    assert tool.started == 0
+    results = results_of(await world.messages())
+    assert len(results) == 2
+    assert all(item.is_error and "Not run" in item.content and "cut off" in item.content for item in results)
+    assert world.end_of("r1").outcome == "completed"
+    await world.assert_valid()
+    await world.close()
+
+
+async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
+    async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome("stop", stops_turn=True)
+
+    after = answering("after")
+    model = ScriptedModel([Step((Call("stop"), Call("after"), Call("after", '{"n":1}')))], info=PLAIN)
+    world = await World.open(model, tools=[SimpleTool("stop", act), after])
+    await world.prompt("go", "r1")
+    await world.quiet()
+    assert after.started == 0
+    contents = [item.content for item in results_of(await world.messages())]
+    assert contents[0] == "stop"
+    assert all("Not run: the turn was stopped" in content for content in contents[1:])
+    assert len(model.requests) == 1
+    await world.assert_valid()
+    await world.close()
+
+
+# Titles.
+
+
+def test_a_title_that_cannot_be_stored_is_ignored() -> None:
+    async def scene() -> None:
+        ledger = GatedLedger()
+        slow = ScriptedModel(lambda _: Step((Say("A title"),)), pause=lambda: 5.0)
+        models = FixedModels(ScriptedModel(lambda _: DONE, info=PLAIN), slow)
+        world = await World.open(models, settings=EngineSettings(titles=True), ledger=ledger)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        ledger.refused = (PatchSession,)
+        await virtual_seconds(100)
+        ledger.refused = ()
+        assert world.end_of("r1").outcome == "completed"
+        await world.prompt("go", "r2")
+        await world.quiet()
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_sub_agents_get_no_titles() -> None:
+    async def scene() -> None:
+        async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            return ToolOutcome(await context.run_subagent(SubagentTask("look", "Its own title")))
+
+        small = ScriptedModel(lambda _: Step((Say("A title"),)))
+        large = ScriptedModel([Step((Call("agent"),)), DONE, DONE], info=ModelInfo("test", "m"))
+        world = await World.open(
+            FixedModels(large, small), tools=[SimpleTool("agent", send)], settings=EngineSettings(titles=True)
+        )
+        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
+        await world.prompt("go", "r1")
+        await world.quiet()
+        await virtual_seconds(10)
+        sessions = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
+        assert {item.title for item in sessions} == {"A title", "Its own title"}
+        assert len(small.requests) == 1
+        await world.close()
+
+    in_virtual_time(scene)

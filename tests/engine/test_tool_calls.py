@@ -1,0 +1,318 @@
+"""The tool calls of a step: sequential or parallel, each with exactly one result, none after a cancel."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.helpers import PATIENT, RecordingLedger, answering, calls, let_others_run, play, results_of, until
+from holdfast.domain.errors import ToolError
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.ledger import PutMessage
+from holdfast.domain.messages import ToolResult
+from holdfast.domain.models import StepFinish
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedTool, SimpleTool
+from holdfast.testing.harness import World
+from holdfast.tools.write import Write
+
+DONE = Step((Say("done"),))
+
+
+async def results(world: World) -> list[ToolResult]:
+    return results_of(await world.messages())
+
+
+def failing(error: BaseException, *, is_parallel: bool = False) -> SimpleTool:
+    async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        raise error
+
+    return SimpleTool("tool", act, is_parallel=is_parallel)
+
+
+async def result_of(tool: SimpleTool) -> tuple[World, ToolResult]:
+    """One call of the tool in a run that goes on after it."""
+    world = await play(ScriptedModel([Step((Call("tool"),)), DONE]), tool)
+    assert world.end_of("r1").outcome == "completed"
+    assert world.end_of("r1").text == "done"
+    (result,) = await results(world)
+    return world, result
+
+
+# Order.
+
+
+async def test_calls_run_one_after_the_other() -> None:
+    tool = GatedTool("tool")
+    world = await World.open(ScriptedModel([Step(calls("tool", 3)), DONE]), tools=[tool])
+    await world.prompt("go", "r1")
+    await tool.gate.reached.wait()
+    await let_others_run()
+    assert tool.started == 1
+    tool.gate.open()
+    await world.quiet()
+    assert tool.most_at_once == 1
+    assert [result.content for result in await results(world)] == ["tool done 0", "tool done 1", "tool done 2"]
+
+
+async def test_parallel_calls_run_together_but_no_more_than_five() -> None:
+    tool = GatedTool("tool", is_parallel=True)
+    world = await World.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool])
+    await world.prompt("go", "r1")
+    await until(lambda: tool.running == 5)
+    await let_others_run()
+    assert tool.started == 5
+    tool.gate.open()
+    await world.quiet()
+    assert tool.most_at_once == 5
+    assert sorted(result.content for result in await results(world)) == [f"tool done {n}" for n in range(8)]
+    await world.assert_valid()
+
+
+async def test_a_call_that_is_not_parallel_waits_for_all_before_it() -> None:
+    log: list[str] = []
+
+    async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        log.append(f"+{arguments['n']}")
+        await let_others_run()
+        log.append(f"-{arguments['n']}")
+        return ToolOutcome("ok")
+
+    order = ["side", "side", "alone", "alone", "side", "side"]
+    step = Step(tuple(Call(name, f'{{"n":{n}}}') for n, name in enumerate(order)))
+    side, alone = SimpleTool("side", act, is_parallel=True), SimpleTool("alone", act)
+    await play(ScriptedModel([step, DONE]), side, alone)
+    assert log == ["+0", "+1", "-0", "-1", "+2", "-2", "+3", "-3", "+4", "+5", "-4", "-5"]
+
+
+async def test_results_are_sent_in_the_order_of_the_calls() -> None:
+    """However they come in."""
+    first = asyncio.Event()
+
+    async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        if arguments["n"] == 0:
+            await first.wait()
+        first.set()
+        return ToolOutcome(f"{arguments['n']}")
+
+    model = ScriptedModel([Step(calls("tool", 2)), DONE])
+    world = await play(model, SimpleTool("tool", act, is_parallel=True))
+    assert [result.content for result in await results(world)] == ["1", "0"]
+    assert [result.content for result in results_of(model.requests[1].messages)] == ["0", "1"]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+async def test_each_call_has_exactly_one_result(is_parallel: bool) -> None:
+    """Recorded once, not merely found once: every write that reaches the store is looked at."""
+    ledger = RecordingLedger()
+    await play(ScriptedModel([Step(calls("tool", 7)), DONE]), answering("tool", is_parallel=is_parallel), ledger=ledger)
+    puts = [item.message for item in ledger.operations if isinstance(item, PutMessage)]
+    written = [result.tool_call_id for result in results_of(puts)]
+    assert len(written) == len(set(written)) == 7
+
+
+# What can go wrong with a call.
+
+
+async def test_an_unknown_tool_is_explained() -> None:
+    world = await play(ScriptedModel([Step((Call("nope"),)), DONE]), answering("ls"), answering("view"))
+    (result,) = await results(world)
+    assert result.is_error
+    assert "nope" in result.content
+    assert "ls, view" in result.content
+    assert world.end_of("r1").outcome == "completed"
+
+
+@pytest.mark.parametrize("arguments", ['{"n":', "[1]", "nonsense"])
+async def test_malformed_arguments_are_explained_and_nothing_is_run(arguments: str) -> None:
+    tool = answering("tool")
+    world = await play(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)
+    bad, good = await results(world)
+    assert (bad.is_error, "JSON" in bad.content, good.is_error) == (True, True, False)
+    assert tool.started == 1
+    assert [call.input for message in await world.messages() for call in message.tool_calls] == ["{}", "{}"]
+
+
+async def test_malformed_arguments_of_calls_with_one_id_are_not_run() -> None:
+    tool = answering("tool")
+    id = ToolCallId("same")
+    world = await play(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
+    assert tool.started == 1
+    assert [result.is_error for result in await results(world)] == [True, False]
+
+
+async def test_the_error_of_a_tool_is_a_result() -> None:
+    _, result = await result_of(failing(ToolError("no such file")))
+    assert (result.content, result.is_error) == ("no such file", True)
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+async def test_a_tool_that_breaks_is_a_result(is_parallel: bool) -> None:
+    _, result = await result_of(failing(ZeroDivisionError("by nought"), is_parallel=is_parallel))
+    assert result.is_error
+    assert "ZeroDivisionError: by nought" in result.content
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+async def test_a_tool_that_gives_up_by_itself_cancels_nothing(is_parallel: bool) -> None:
+    world, result = await result_of(failing(asyncio.CancelledError(), is_parallel=is_parallel))
+    assert result.is_error
+    assert await world.finishes() == ["tool_use", "end_turn"]
+
+
+async def test_a_tool_may_stop_the_turn() -> None:
+    """A person said no: later calls of the step are not run, and the model is not asked again."""
+
+    async def refuse(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome("denied", is_error=True, stops_turn=True)
+
+    model = ScriptedModel([Step((Call("ask"), Call("tool"), Call("side")))])
+    tool, side = answering("tool"), answering("side", is_parallel=True)
+    world = await play(model, SimpleTool("ask", refuse), tool, side)
+    assert world.end_of("r1").outcome == "completed"
+    assert await world.finishes() == ["end_turn"]
+    assert len(model.requests) == 1
+    assert (tool.started, side.started) == (0, 0)
+    assert [result.is_error for result in await results(world)] == [True, True, True]
+
+
+@pytest.mark.parametrize(("finish", "reason"), [("length", "max_tokens"), ("content_filter", "content_filter")])
+async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: StepFinish, reason: str) -> None:
+    tool = answering("tool")
+    model = ScriptedModel([Step((Say("x"), *calls("tool", 2)), finish=finish)])
+    world = await play(model, tool)
+    assert tool.started == 0
+    assert await world.finishes() == [reason]
+    assert [result.is_error for result in await results(world)] == [True, True]
+    assert len(model.requests) == 1
+
+
+async def test_a_tool_knows_where_it_is() -> None:
+    seen: list[ToolContext] = []
+
+    async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        seen.append(context)
+        return ToolOutcome("ok", '{"for":"screens"}')
+
+    world = await play(ScriptedModel([Step((Call("tool", id=ToolCallId("c7")),)), DONE]), SimpleTool("tool", act))
+    (context,) = seen
+    assistant = (await world.messages())[1]
+    assert (context.run_id, context.session_id, context.tool_call_id) == ("r1", world.session, "c7")
+    assert (context.message_id, context.workspace_path) == (assistant.id, "/project")
+    assert (await results(world))[0].metadata == '{"for":"screens"}'
+
+
+# Cancelling.
+
+
+async def test_no_tool_is_started_after_a_cancel() -> None:
+    """C-45: the calls that had not begun never begin, and each has a result all the same."""
+    held, after, side = GatedTool("held"), answering("after"), answering("side", is_parallel=True)
+    model = ScriptedModel([Step((Call("held"), Call("after"), Call("side"), Call("side")))])
+    world = await World.open(model, tools=[held, after, side], settings=PATIENT)
+    await world.prompt("go", "r1")
+    await held.gate.reached.wait()
+    await world.cancel()
+    await world.quiet()
+    assert (held.running, after.started, side.started) == (0, 0, 0)
+    assert world.end_of("r1").outcome == "cancelled"
+    assert len(await results(world)) == 4
+    await world.assert_valid()
+
+
+async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel() -> None:
+    """C-45."""
+    tool = GatedTool("tool", is_parallel=True)
+    world = await World.open(ScriptedModel([Step(calls("tool", 9))]), tools=[tool], settings=PATIENT)
+    await world.prompt("go", "r1")
+    await until(lambda: tool.running == 5)
+    await world.cancel()
+    await world.quiet()
+    assert (tool.started, tool.running) == (5, 0)
+    await world.assert_valid()
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("followed", [(), (Call("after"),)])
+async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
+    is_parallel: bool, raises: bool, followed: tuple[Call, ...]
+) -> None:
+    """C-45: what it answers is recorded; no tool and no request follow."""
+    reached = asyncio.Event()
+
+    async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if raises:
+                raise ToolError("stopped in the middle") from None
+        return ToolOutcome("stopped in the middle")
+
+    after = answering("after")
+    model = ScriptedModel([Step((Call("stubborn"), *followed)), DONE])
+    world = await World.open(
+        model, tools=[SimpleTool("stubborn", act, is_parallel=is_parallel), after], settings=PATIENT
+    )
+    await world.prompt("go", "r1")
+    await reached.wait()
+    await world.cancel()
+    await world.quiet()
+    assert after.started == 0
+    assert len(model.requests) == 1
+    assert (await results(world))[0].content == "stopped in the middle"
+    assert await world.finishes() == ["canceled"]
+    await world.assert_valid()
+
+
+async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> None:
+    """C-54: in the same step."""
+    held = GatedTool("held")
+    write = Call("write", '{"file_path":"a.txt","content":"x"}')
+    world = await World.open(
+        ScriptedModel([Step((Call("held"), write))]), tools=[held, Write()], settings=PATIENT, path=str(tmp_path)
+    )
+    await world.prompt("go", "r1")
+    await held.gate.reached.wait()
+    await world.cancel()
+    held.gate.open()
+    await world.quiet()
+    assert os.listdir(tmp_path) == []
+    assert await world.ledger.files(world.workspace.record.id, world.session) == []
+    await world.assert_valid()
+
+
+async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() -> None:
+    """A tool that does not stop is left behind when the grace is over."""
+    freed, kept = asyncio.Event(), asyncio.Event()
+    outcome: list[str] = []
+
+    async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        kept.set()
+        while not freed.is_set():
+            try:
+                await freed.wait()
+            except asyncio.CancelledError:
+                continue
+        try:
+            await context.record()
+        except Exception as error:
+            outcome.append(type(error).__name__)
+        return ToolOutcome("too late")
+
+    settings = type(PATIENT)(titles=False, grace=0.0, margin=0.0)
+    world = await World.open(ScriptedModel([Step((Call("tool"),))]), tools=[SimpleTool("tool", act)], settings=settings)
+    await world.prompt("go", "r1")
+    await kept.wait()
+    await world.cancel()
+    await world.quiet()
+    told = len(world.tape.events)
+    freed.set()
+    await until(lambda: bool(outcome))
+    await let_others_run()
+    assert outcome == ["TurnClosed"]
+    assert len(world.tape.events) == told
+    await world.assert_valid()

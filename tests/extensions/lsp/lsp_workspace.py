@@ -1,0 +1,102 @@
+"""A real Holdfast server whose workspace has a language server of ours, and words for what both do."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e.test_tools_files import edit, view, write
+from e2e.tool_client import ToolClient, tool_client
+from holdfast.domain.extensions import LspInfo, LspState
+from holdfast.domain.messages import ToolResult
+from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
+from holdfast.extensions.lsp.lsp_manager import LspManager
+from holdfast.server.workspace_manager import GracePeriods
+from server.helpers import Place, place
+
+__all__ = ["NODE", "PATIENT", "SERVER", "LspWorkspace", "edit", "lsp_workspace", "view", "write"]
+
+PATIENT = WaitLimits(60.0, 60.0, 60.0)
+"""On a machine that may be busy: what is tested is what servers say, not when."""
+NODE = Path(__file__).parents[1] / "node/node_modules/.bin"
+SERVER = Path(__file__).with_name("scripted_server.py")
+
+
+class LspWorkspace:
+    """`folder` is where our server is told its manners; files that end in `zz` are its own."""
+
+    def __init__(self, one: ToolClient, folder: Path) -> None:
+        self.one = one
+        self.folder = folder
+        self.project = one.project
+
+    def command(self, *words: str) -> list[str]:
+        return [str(SERVER), str(self.folder), *words]
+
+    async def set_up(self, *words: str, **more: object) -> None:
+        """Name our server in the settings; `words` stand on its command line."""
+        ours = {"command": sys.executable, "args": self.command(*words), "filetypes": ["zz"], **more}
+        await self.one.client.config_set(self.one.workspace, "lsp.ours", ours, scope=1)
+
+    def how(self, *words: str) -> None:
+        (self.folder / "how").write_text(" ".join(words))
+
+    def start(self, *words: str) -> None:
+        (self.folder / "start").write_text(" ".join(words))
+
+    def heard(self, method: str = "") -> list[dict[str, Any]]:
+        """What our server has heard so far."""
+        file = self.folder / "heard"
+        lines = file.read_text().splitlines() if file.exists() else []
+        said = [json.loads(line) for line in lines]
+        return [message for message in said if not method or message.get("method") == method]
+
+    @property
+    def fleet(self) -> LspManager:
+        return self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.manager
+
+    def waits(self, times: WaitLimits) -> None:
+        """How long a change waits."""
+        self.one.server.manager.handle(self.one.workspace).services.extensions.lsp.change_limits = times
+
+    async def infos(self) -> dict[str, LspInfo]:
+        return await self.one.client.list_lsps(self.one.workspace)
+
+    async def comes_to(self, state: LspState, name: str = "ours") -> LspInfo:
+        async with asyncio.timeout(30):
+            while (info := (await self.infos()).get(name)) is None or info.state != state:
+                pass
+        return info
+
+    async def do(self, *calls: tuple[str, object], session: str | None = None) -> list[ToolResult]:
+        return await self.one.do(*calls, session=session)  # type: ignore[arg-type]
+
+    async def says(self, call: tuple[str, object], session: str) -> str:
+        (result,) = await self.do(call, session=session)
+        assert not result.is_error, result.content
+        return result.content
+
+
+@asynccontextmanager
+async def lsp_workspace(
+    *words: str,
+    path: Sequence[Path] = (),
+    where: Place | None = None,
+    graces: GracePeriods | None = None,
+    yolo: bool = True,
+    is_set_up: bool = True,
+) -> AsyncIterator[LspWorkspace]:
+    """`path`: directories where language servers are looked for, before the usual ones."""
+    env = (f"PATH={':'.join([*map(str, path), '/usr/local/bin', '/usr/bin', '/bin'])}", f"HOME={os.environ['HOME']}")
+    async with place() as own, tool_client(where or own, env=env, graces=graces, yolo=yolo) as one:
+        folder = one.server.place.root / "ours"
+        folder.mkdir(exist_ok=True)
+        made = LspWorkspace(one, folder)
+        made.waits(PATIENT)
+        if is_set_up:
+            await made.set_up(*words)
+        yield made

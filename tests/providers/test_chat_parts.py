@@ -1,0 +1,114 @@
+"""Chunks of the chat wire: one that contains text and something else loses neither."""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta
+from holdfast.providers.chat_response import ChatResponse, ErrorInStream
+from holdfast.providers.model_discovery import parse_openai_models
+from providers.stand import shape
+
+FINISHES: dict[StepFinish, str] = {
+    "stop": "stop end_turn stop_sequence eos eos_token complete completed STOP",
+    "length": "length max_tokens max_output_tokens model_length MAX_TOKENS",
+    "tool_calls": "tool_calls tool_call tool_use function_call",
+    "content_filter": "content_filter content_filtered safety refusal sensitive",
+    "other": "odd",
+}
+
+
+def answer(*chunks: dict[str, Any]) -> list[StreamPart]:
+    made = ChatResponse()
+    parts = made.feed([msgspec.json.encode(chunk) for chunk in chunks])
+    return [*parts, *made.end()]
+
+
+def piece(*, finish: str | None = None, **delta: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"choices": [{"delta": {"content": "hi", **delta}, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize("reason", get_args(StepFinish))
+def test_every_word_for_an_end(reason: StepFinish) -> None:
+    for word in FINISHES[reason].split():
+        assert answer(piece(finish=word))[-1] == FinishedPart(reason), word
+    assert FINISHES.keys() == set(get_args(StepFinish))
+
+
+@pytest.mark.parametrize("word", [None, "", "null", "none", "None"])
+def test_no_end(word: str | None) -> None:
+    made = ChatResponse()
+    assert made.feed([msgspec.json.encode(piece(finish=word))]) == [TextDelta("hi")]
+    assert not made.is_finished
+    made.feed([b" [DONE] "])
+    assert made.is_finished
+
+
+CALL = {"index": 0, "id": "a", "function": {"name": "ls", "arguments": "{}"}}
+BESIDE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "alone": (piece(), ("text",)),
+    "an end": (piece(finish="length"), ("text", "FinishedPart")),
+    "a call": (piece(tool_calls=[CALL]), ("text", "call a ls", "ToolCallEnd")),
+    "reasoning": (piece(reasoning_content="hm"), ("reasoning", "signature", "text")),
+    "reasoning by another name": (piece(reasoning="hm"), ("reasoning", "text")),
+    "details": (piece(reasoning_details=[{"text": "hm"}]), ("reasoning", "text")),
+    "usage": (piece() | {"usage": {"prompt_tokens": 5}}, ("text", "UsagePart")),
+    "usage of Groq": (piece() | {"x_groq": {"usage": {"prompt_tokens": 5}}}, ("text", "UsagePart")),
+    "timings": (piece() | {"timings": {"prompt_n": 5}}, ("text", "UsagePart")),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_text_with_something_beside_it(name: str) -> None:
+    chunk, expected = BESIDE[name]
+    seen = shape(answer(chunk))
+    assert ("text", "hi") in seen
+    assert [kind for kind, _ in seen if kind != "FinishedPart" or name == "an end"] == list(expected)
+    assert (seen[-1][1] == repr(FinishedPart("length"))) == (name == "an end")
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        piece() | {"error": {"message": "no"}},
+        {"choices": [{"delta": {"content": "hi"}, "error": {"message": "no"}}]},
+        piece() | {"x_groq": {"error": "no"}},
+        piece(finish="error"),
+        {"object": "error", "message": "no"},
+        {"type": "error", "message": "no"},
+    ],
+)
+def test_text_with_an_error_beside_it(chunk: dict[str, Any]) -> None:
+    with pytest.raises(ErrorInStream):
+        answer(chunk)
+
+
+def test_only_the_first_of_several_answers_counts() -> None:
+    one, two = piece()["choices"][0], piece(content="ho")["choices"][0]
+    assert shape(answer({"choices": [one, two]}))[0] == ("text", "hi")
+
+
+def test_reported_usage_takes_precedence_over_timings() -> None:
+    chunks = (piece() | {"usage": {"prompt_tokens": 5}}, piece() | {"timings": {"prompt_n": 9}})
+    assert "input_tokens=5" in str(shape(answer(*chunks)))
+
+
+@pytest.mark.parametrize(
+    ("item", "is_listed"),
+    [
+        ({"id": "m"}, True),
+        ({"id": ""}, False),
+        ({}, False),
+        ({"id": 5}, False),
+        *(({"id": "m", "type": kind}, False) for kind in ("embedding", "embeddings", "image", "audio")),
+        ({"id": "m", "type": "chat"}, True),
+        *(({"id": f"x-{word}-1"}, False) for word in ("embed", "embedding", "embeddings", "rerank", "reranker")),
+        *(({"id": f"{word}:1"}, False) for word in ("whisper", "tts", "moderation")),
+        ({"id": "x/TTS"}, False),
+        ({"id": "embedder"}, True),
+    ],
+)
+def test_which_models_of_a_list_can_talk(item: dict[str, Any], is_listed: bool) -> None:
+    found, _ = parse_openai_models({"data": [item]})
+    assert bool(found) == is_listed

@@ -1,0 +1,188 @@
+"""R11: what was deleted leaves the file again, and nobody waits for that."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import CreateSession, DeleteMessage, DeleteSession, PutMessage
+from holdfast.storage import vacuum
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.vacuum import WAL_SIZE_LIMIT, IncrementalVacuum
+from holdfast.testing.conformance import Desk, message, session
+from storage.faulty_disk import FaultyDisk
+
+SPARE_PAGES = 100
+PATIENCE = 20.0
+LONG = "x" * 200_000
+
+
+@pytest.fixture(autouse=True)
+def _little_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum, "SPARE_PAGES", SPARE_PAGES)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = SqliteLedger(tmp_path)
+    yield ledger
+    await ledger.close()
+
+
+async def filled(ledger: SqliteLedger) -> Desk:
+    """A session that stays, between two that go; each message takes as much again in the log of events."""
+    desk = await Desk.with_session(ledger)
+    for name in ("early", "stays", "late"):
+        await desk.do(CreateSession(session(name)))
+        for number in range(20):
+            await desk.do(PutMessage(message(f"{name}{number}", LONG, session=name)), sync=False)
+    return desk
+
+
+async def empty(desk: Desk) -> None:
+    for name in ("early", "late"):
+        await desk.do(DeleteSession(SessionId(name)))
+
+
+def pages(connection: apsw.Connection) -> tuple[int, int]:
+    """All of them, and those that are free."""
+    return connection.pragma("page_count"), connection.pragma("freelist_count")
+
+
+async def test_r11_the_file_shrinks_by_itself_when_sessions_are_deleted(ledger: SqliteLedger, tmp_path: Path) -> None:
+    desk = await filled(ledger)
+    kept = await ledger.messages(desk.id, SessionId("stays"))
+    before, _ = await ledger.database.read(pages)
+    await empty(desk)
+    async with asyncio.timeout(PATIENCE):
+        while (await ledger.database.read(pages))[1] > SPARE_PAGES:
+            pass
+    after, _ = await ledger.database.read(pages)
+    assert before - after > 40 * len(LONG) // 4_096 - SPARE_PAGES
+    assert await ledger.messages(desk.id, SessionId("stays")) == kept
+    await ledger.close()
+    assert (tmp_path / "holdfast.db").stat().st_size == after * 4_096
+
+
+async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+    has_work = IncrementalVacuum.has_work
+
+    def noted(shrinker: IncrementalVacuum, connection: apsw.Connection) -> bool:
+        found = has_work(shrinker, connection)
+        looked.set()
+        return found
+
+    desk = await Desk.with_session(ledger)
+    for number in range(3):
+        await desk.put(message(f"m{number}", LONG))
+    before, _ = await ledger.database.read(pages)
+    for number in range(3):
+        await desk.do(DeleteMessage(message(f"m{number}").id))
+    monkeypatch.setattr(IncrementalVacuum, "has_work", noted)
+    assert await asyncio.to_thread(looked.wait, PATIENCE), "after a quiet moment"
+    # Is written when all that is done in between has been done.
+    await ledger.database.write(lambda _: None, sync=False)
+    after, free = await ledger.database.read(pages)
+    assert free > SPARE_PAGES
+    assert after >= before
+
+
+async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    told: list[str] = []
+    step = IncrementalVacuum.step
+
+    def held(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
+        reached.set()
+        assert go_on.wait(PATIENCE)
+        step(shrinker, connection)
+        told.append("step")
+
+    desk = await filled(ledger)
+    monkeypatch.setattr(IncrementalVacuum, "step", held)
+    deleting = asyncio.gather(empty(desk))
+    assert await asyncio.to_thread(reached.wait, PATIENCE)
+    writing = asyncio.gather(ledger.database.write(lambda _: told.append("write"), sync=True))
+    await asyncio.sleep(0)
+    go_on.set()
+    await writing
+    await deleting
+    assert told[:2] == ["step", "write"]
+
+
+async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-55, R11: each step is a transaction that says nothing new."""
+    disk = FaultyDisk("shrinking")
+    ledger = SqliteLedger(tmp_path / "before", vfs=disk.name)
+    states: list[dict[str, bytes]] = []
+    step = IncrementalVacuum.step
+
+    def seen(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
+        step(shrinker, connection)
+        if len(states) < 40 and connection.pragma("freelist_count") % 5 == 0:
+            states.append({name: bytes(data) for name, data in disk.synced.items()})
+
+    monkeypatch.setattr(IncrementalVacuum, "step", seen)
+    desk = await filled(ledger)
+    kept = await ledger.messages(desk.id, SessionId("stays"))
+    await empty(desk)
+    async with asyncio.timeout(PATIENCE):
+        while (await ledger.database.read(pages))[1] > SPARE_PAGES:
+            pass
+    await ledger.close()
+    assert states
+    for number, state in enumerate(states):
+        place = tmp_path / f"after-{number}"
+        place.mkdir()
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            (place / name).write_bytes(state[name])
+        again = SqliteLedger(place)
+        assert await again.messages(desk.id, SessionId("stays")) == kept
+        await again.close()
+
+
+async def test_r11_a_log_that_a_huge_write_made_long_is_cut(ledger: SqliteLedger, tmp_path: Path) -> None:
+    desk = await Desk.with_session(ledger)
+    await desk.put(message("huge", "x" * 30_000_000))
+    assert (tmp_path / "holdfast.db-wal").stat().st_size > 30_000_000
+    # It begins anew with the first write after all of it is in the database.
+    for number in range(3):
+        await desk.put(message(f"m{number}"))
+    assert (tmp_path / "holdfast.db-wal").stat().st_size <= WAL_SIZE_LIMIT
+
+
+async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
+    ledger: SqliteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program reads the log, so that it cannot be erased; then the server is killed."""
+    monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 0)
+    desk = await Desk.with_session(ledger)
+    await desk.do(CreateSession(session("gone")))
+    for number in range(20):
+        await desk.do(PutMessage(message(f"m{number}", f"canary {number}", session="gone")), sync=False)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as reader, reader:
+        reader.execute("SELECT count(*) FROM messages").fetchall()
+        await desk.do(DeleteSession(SessionId("gone")))
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            shutil.copy2(tmp_path / name, killed)
+
+    def found() -> bool:
+        return any(b"canary" in path.read_bytes() for path in killed.iterdir())
+
+    assert found()
+    again = SqliteLedger(killed)
+    async with asyncio.timeout(PATIENCE):
+        while found():
+            await asyncio.to_thread(list, killed.iterdir())
+    await again.close()
