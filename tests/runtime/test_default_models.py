@@ -27,7 +27,7 @@ async def test_nobody_is_chosen_in_place_of_one_that_cannot_be_read(place: Home)
     place.environment["GROQ_API_KEY"] = "k"
     place.doubt = "/c.toml:1: expected TOML."
     error = await refusal(place)
-    assert str(error) == "/c.toml:1: expected TOML. No model is chosen until that is mended."
+    assert str(error) == "/c.toml:1: expected TOML. No model is selected until this is corrected."
     assert error.trouble == "refused"
     place.set(models={"large": {"provider": "groq"}})
     assert await place.large() == GROQ_LARGE, "another file knows"
@@ -43,7 +43,7 @@ async def test_what_is_missing_may_stand_in_a_file_that_cannot_be_read(place: Ho
     place.doubt = "/c.toml:7: expected TOML."
     for error in (await refusal(place), await refused_choice(place, "mine", "m")):
         assert str(error).startswith(
-            "/c.toml:7: expected TOML. What it says does not count until that is mended. There"
+            "/c.toml:7: expected TOML. Its settings have no effect until this is corrected. There"
         )
 
 

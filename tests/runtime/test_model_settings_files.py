@@ -112,7 +112,7 @@ async def test_a_file_that_cannot_be_read_holds_the_choice(
     files.models = SelectedModels(model_sources(files.configuration, files.credentials, files.place.data))
     try:
         if is_held:
-            with pytest.raises(ProviderError, match="No model is chosen until that is mended"):
+            with pytest.raises(ProviderError, match="No model is selected until this is corrected"):
                 await files.models.large()
         else:
             assert (await files.models.large()).info.is_scripted

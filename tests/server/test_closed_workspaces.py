@@ -12,7 +12,7 @@ from holdfast.server.workspace_manager import release_memory
 from server.helpers import EchoModel, Server, collect, place, prompt, serving
 
 PATIENCE = 20.0
-NOT_THE_SERVERS = ("holdfast.client.", "holdfast.testing.")
+NOT_THE_SERVERS = ("holdfast.client.", "holdfast.http11.", "holdfast.testing.")
 
 
 def _objects() -> Counter[str]:

@@ -61,7 +61,7 @@ async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatc
     """In a PID namespace nothing is wrong. Elsewhere what a command can do is named, and what has survived."""
     (found,) = await _found(_models(Say("x")), "processes")
     assert found.severity == ("ok" if "PID namespace, which it cannot leave" in found.what else "note")
-    monkeypatch.setattr(checks, "leftovers", lambda: {4711: "sleep 1000"})
+    monkeypatch.setattr(checks, "orphaned_processes", lambda: {4711: "sleep 1000"})
     guard = Guard("tree")
     guard.escapes = 2
     try:

@@ -280,9 +280,9 @@ class Endless:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.exited: asyncio.Future[int] = loop.create_future()
         self.remark, self.is_lost = "", False
-        self.stdout, self.stderr = (types.SimpleNamespace(shown=lambda text=text: text) for text in ("out", "err"))
+        self.stdout, self.stderr = (types.SimpleNamespace(excerpt=lambda text=text: text) for text in ("out", "err"))
 
-    def keep(self, _: object) -> None:
+    def set_linger(self, _: object) -> None:
         return
 
     def stop(self, _: float) -> None:

@@ -26,4 +26,4 @@ async def test_an_edit_is_told_to_those_who_are_attached() -> None:
 async def test_nobody_looks_where_no_workspace_is_open() -> None:
     async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
         await server.client()
-        assert "look" not in server.manager._timers
+        assert "check" not in server.manager._timers

@@ -123,7 +123,7 @@ async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("most", [0, 1])
 async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading pauses while a body waits to be taken, and goes on when it was."""
-    monkeypatch.setattr(connection, "_MOST_BODY_AT_ONCE", most)
+    monkeypatch.setattr(connection, "_MAX_UNREAD_BODY", most)
     async with place() as where, serving(where) as server:
         body = b'{"command":"shutdown"}' + b" " * 200_000
         request = inside("/v1/control", "POST", body) + inside("/v1/health", headers=["Connection: close"])
@@ -139,7 +139,7 @@ async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async with place() as where, serving(where) as server:
         line = "X-Filler: "
         size = len("/v1/healthHostx") + len("X-Filler")
-        monkeypatch.setattr(connection, "_LARGEST_HEAD", size + 100)
+        monkeypatch.setattr(connection, "_MAX_HEAD_BYTES", size + 100)
         request = inside("/v1/health", headers=["Host: x", line + "y" * 100])
         assert (await exchange(server.address, request)).status == 200
         reader, writer = await open_raw(server.address)

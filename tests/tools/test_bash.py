@@ -176,13 +176,13 @@ async def test_nothing_carries_over(desk: Desk) -> None:
         ({"command": "true", "surprise": 1}, "surprise"),
     ],
 )
-async def test_what_makes_no_sense_is_told(desk: Desk, arguments: dict[str, object], told: str) -> None:
+async def test_invalid_arguments_are_explained(desk: Desk, arguments: dict[str, object], told: str) -> None:
     result = await desk.call("bash", **arguments)
     assert result.is_error
     assert told in result.content
 
 
-async def test_what_is_left_running_is_stopped_and_told(desk: Desk) -> None:
+async def test_processes_left_running_are_stopped_and_reported(desk: Desk) -> None:
     """C-53: also if it holds stdout in a session of its own."""
     token = new_token()
     result = await desk.run(f"setsid sleep {token} & echo started")
@@ -369,7 +369,7 @@ async def test_a_job_in_the_background(desk: Desk) -> None:
     assert seen(done)["done"] is True
 
 
-async def test_a_job_that_fails_at_once_is_told_at_once(desk: Desk) -> None:
+async def test_a_job_that_fails_at_once_is_reported_at_once(desk: Desk) -> None:
     desk.bash._times = BashTimes(early=LONG)
     result = await desk.run("echo broken >&2; exit 2", run_in_background=True)
     assert result.content == f"broken\nExit code 2\n\n<cwd>{desk.root}</cwd>"

@@ -33,7 +33,7 @@ async def cancelled(desk: Desk, run: str) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_cancelled_while_somebody_is_asked(desk: Desk, change: tuple[str, dict[str, object]]) -> None:
+async def test_cancelled_while_an_approval_is_pending(desk: Desk, change: tuple[str, dict[str, object]]) -> None:
     await desk.does("view", file_path="a.txt")
     desk.porter.gate.shut()
     desk.porter.gate.reached.clear()
@@ -84,7 +84,7 @@ async def test_cancelled_while_the_disk_works(
     assert [content for _, _, content in await desk.versions()] in ([OLD.decode()], [None])
 
 
-async def test_what_is_in_place_is_on_record(project: Path) -> None:
+async def test_a_published_change_is_recorded(project: Path) -> None:
     """A cancel that comes after the new content is in place finds it in the history."""
     ledger = GatedLedger()
     desk = await Desk(project).open(ledger=ledger)

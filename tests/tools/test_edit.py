@@ -98,7 +98,7 @@ async def test_edit_wants_a_file_to_be_read_first(desk: Desk) -> None:
     assert "view first" in await desk.fails("edit", file_path="a.txt", old_string="one", new_string="x")
 
 
-async def test_large_files_are_told_of_in_part(desk: Desk) -> None:
+async def test_metadata_of_large_files_is_an_excerpt(desk: Desk) -> None:
     """A screen needs what changed, not megabytes around it."""
     lines = [f"line {number}\n" for number in range(40_000)]
     desk.put("big.txt", "".join(lines).encode())

@@ -20,7 +20,7 @@ OUTSIDE = ["../secret.txt", "b/../../secret.txt", "link.txt", "dir/secret.txt"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-async def test_outside_of_the_workspace_somebody_is_asked(desk: Desk, path: str) -> None:
+async def test_outside_of_the_workspace_an_approval_is_requested(desk: Desk, path: str) -> None:
     """With the real path: a link or a detour is shown for what it is."""
     os.symlink("../secret.txt", desk.root / "link.txt")
     os.symlink("..", desk.root / "dir")
@@ -63,7 +63,7 @@ async def test_a_workspace_that_is_gone_is_called_gone(desk: Desk, tool: str, ar
     assert "1|secret" in (await desk.does("view", file_path=str(desk.root.parent / "secret.txt"))).content
 
 
-async def test_inside_nobody_is_asked_for_reading(desk: Desk) -> None:
+async def test_reading_inside_the_workspace_needs_no_approval(desk: Desk) -> None:
     for tool, arguments in (
         ("view", {"file_path": "a.txt"}),
         ("ls", {}),

@@ -150,7 +150,7 @@ async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
     assert ("tool" in [file.origin for file in await stored.files()]) is not is_refused
 
 
-async def test_what_others_changed_meanwhile_is_not_taken_back(stored: Desk, ledger: RefusingLedger) -> None:
+async def test_a_concurrent_change_by_another_program_is_kept(stored: Desk, ledger: RefusingLedger) -> None:
     """The store refuses, and in the same moment somebody else writes: theirs stays."""
     commit = ledger.commit
 
@@ -256,7 +256,7 @@ async def test_an_undo_that_a_disk_refuses_in_the_middle_is_not_made(
     assert contents(changed) == BACK
 
 
-async def test_a_file_that_somebody_makes_again_during_an_undo_is_not_overwritten(
+async def test_a_file_that_is_created_again_during_an_undo_is_not_overwritten(
     changed: Desk, ledger: RefusingLedger
 ) -> None:
     """The undo is not recorded, and what it had set aside finds its place taken: both files are kept."""
@@ -349,7 +349,7 @@ class Recording:
         ("a file with two names", ["fsync draft", "unlink draft", "fsync file", "fsync directory"]),
     ],
 )
-async def test_a_change_is_on_disk_when_it_is_told(
+async def test_a_change_is_synced_before_its_result(
     stored: Desk, monkeypatch: pytest.MonkeyPatch, change: str, calls: list[str]
 ) -> None:
     """R1 for files: first the content, then the name, then the directory that holds the name."""
@@ -360,7 +360,7 @@ async def test_a_change_is_on_disk_when_it_is_told(
     assert recording.calls == calls
 
 
-async def test_an_undo_is_on_disk_when_it_is_told(changed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_undo_is_synced_before_its_result(changed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         recording = Recording(patch, changed.root)
         await take_back(changed, run="r1", force=True)

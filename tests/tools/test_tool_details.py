@@ -65,7 +65,7 @@ async def test_what_is_said_besides_the_lines(
     assert (await call.text("view", file_path="f", **arguments)).split("\n") == ["<file>", *shown, "</file>"]
 
 
-async def test_a_picture_is_told_and_known_like_a_text(root: Path) -> None:
+async def test_an_image_counts_as_read_like_a_text(root: Path) -> None:
     (root / "sub").mkdir()
     (root / "sub/p.png").write_bytes(PNG)
     call = await caller(root)
@@ -151,7 +151,7 @@ class Finder(Searcher):
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("is_truncated", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 2])
-async def test_how_a_search_is_told(root: Path, count: int, is_truncated: bool, is_late: bool) -> None:
+async def test_the_result_of_a_search(root: Path, count: int, is_truncated: bool, is_late: bool) -> None:
     """What was cut, and what was broken off, is called so: a model must not take it for all there is."""
     matches = tuple(Match("sub/f\n", line, 3, "text") for line in range(1, count + 1))
     paths = tuple(f"f{number}\n" for number in range(count))

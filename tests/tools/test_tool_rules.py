@@ -109,7 +109,7 @@ async def test_questions_have_limits(root: Path) -> None:
         ),
     ],
 )
-async def test_answers_are_told(root: Path, answer: QuestionAnswer, lines: list[str]) -> None:
+async def test_answers_are_returned_to_the_model(root: Path, answer: QuestionAnswer, lines: list[str]) -> None:
     call = Direct(root, [QuestionTool()])
     call.answers = (answer,)
     assert (await call("question", questions=[QUESTION])).content.split("\n") == ["Q1: Now?", *lines]
@@ -198,7 +198,7 @@ async def test_the_end_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "keeps no log file" in await (await caller(root)).text("holdfast_logs")
 
 
-async def test_what_is_told_of_the_setup(root: Path) -> None:
+async def test_the_report_of_the_configuration(root: Path) -> None:
     async def facts(context: ToolContext) -> dict[str, list[str]]:
         return {"models": ["one", "api_key = sk-1234567890abcdef1234"], "mcp": []}
 

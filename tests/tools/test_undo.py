@@ -173,7 +173,7 @@ async def test_what_is_back_already_gets_no_version(desk: Desk) -> None:
     assert len(await desk.files()) == before + 1
 
 
-async def test_what_somebody_else_wrote_is_a_version_of_its_own(desk: Desk) -> None:
+async def test_a_change_from_outside_is_a_version_of_its_own(desk: Desk) -> None:
     await run(desk, "r1", writes("b.txt", "b\n"))
     desk.put("b.txt", b"mine\n")
     await take_back(desk, "b.txt", force=True)

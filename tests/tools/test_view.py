@@ -27,7 +27,7 @@ async def test_view_shows_a_section(desk: Desk) -> None:
     assert "1|one" in (await desk.call("view", file_path="a.txt", offset=-5)).content
 
 
-async def test_view_shows_200_lines_unless_told_otherwise(desk: Desk) -> None:
+async def test_view_shows_200_lines_by_default(desk: Desk) -> None:
     desk.put("long.txt", b"x\n" * 250)
     assert "(50 more lines" in (await desk.call("view", file_path="long.txt")).content
     assert "250|x" in (await desk.call("view", file_path="long.txt", limit=500)).content

@@ -45,7 +45,7 @@ async def test_a_page_is_read_as_markdown_text_or_source(desk: Desk, web: WebSer
     assert web.visits[0].headers["user-agent"].startswith("holdfast/")
 
 
-async def test_somebody_is_asked_before_anything_is_sent(desk: Desk, web: WebServer) -> None:
+async def test_an_approval_is_requested_before_anything_is_sent(desk: Desk, web: WebServer) -> None:
     """And told that it is no place of the open internet."""
     desk.porter.refuses = lambda _: True
     assert "denied" in await desk.fails("fetch", url=f"{web.url}/page", format="text", timeout=7)
@@ -125,7 +125,7 @@ async def test_a_packed_page_is_unpacked_piece_by_piece(desk: Desk, web: WebServ
     assert "broke off" in await desk.fails("fetch", url=broken)
 
 
-async def test_redirects_are_followed_and_told(desk: Desk, web: WebServer) -> None:
+async def test_redirects_are_followed_and_reported(desk: Desk, web: WebServer) -> None:
     web.redirect("/one", "/two")
     web.redirect("/two", f"{web.url}/page")
     result = await desk.does("fetch", url=f"{web.url}/one")
@@ -290,7 +290,7 @@ async def test_a_download_that_breaks_off_leaves_nothing(desk: Desk, web: WebSer
     assert not (desk.root / "x").exists()
 
 
-async def test_progress_is_told(desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_is_published(desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.tools.download._PAUSE", -1.0)
     await desk.does("download", url=f"{web.url}/file.bin", file_path="x")
     said = [event.payload.text for _, event in desk.world.tape.events if isinstance(event, ToolOutputEvent)]

@@ -53,7 +53,7 @@ def send(server: WebServer, path: str, body: bytes = b"", status: int = 200, *he
     server.pages[path] = show
 
 
-def test_the_clock_stands_while_somebody_thinks() -> None:
+def test_the_time_limit_is_suspended_while_an_approval_is_pending() -> None:
     """And goes on with what was left of it, not with more."""
 
     async def main() -> None:

@@ -97,7 +97,7 @@ def test_a_file_with_a_second_name_is_not_guarded_by_its_mount(place: Path) -> N
     assert ".git/config" in end()
 
 
-def test_what_an_earlier_server_could_not_tell_is_told_once(place: Path) -> None:
+def test_the_report_of_a_killed_server_is_delivered_once(place: Path) -> None:
     earlier = cleanup_of(place)
     earlier.begin(NOTHING)
     (place / "settings.json").write_text("made")
@@ -167,7 +167,7 @@ def test_names_that_are_covered_later(place: Path) -> None:
     assert os.readlink(place / "old") == "target"
 
 
-def test_a_check_that_fails_is_told_and_does_not_stay(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported_and_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cleanup = cleanup_of(place)
     end = cleanup.begin(NOTHING)
     with monkeypatch.context() as patch:

@@ -127,7 +127,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("act", ["publish", "remove", "set_aside"])
-def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: str) -> None:
+def test_a_file_that_is_not_the_examined_one_is_kept(tmp_path: Path, act: str) -> None:
     """Changed, replaced by one of the same size, removed, or made meanwhile."""
     for what in ("changed", "replaced", "removed", "made"):
         path = tmp_path / what
@@ -149,7 +149,7 @@ def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: s
     assert names(tmp_path) == ["changed", "made", "replaced"]
 
 
-def test_what_is_set_aside_comes_back_or_is_gone(tmp_path: Path) -> None:
+def test_a_file_that_is_set_aside_is_restored_or_removed(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     known, before = path.stat(), descriptors()

@@ -118,7 +118,7 @@ def test_a_diff_can_be_applied(old: str, new: str) -> None:
     assert (marks.count("+"), marks.count("-")) == (difference.additions, difference.removals)
 
 
-def test_a_diff_looks_like_one() -> None:
+def test_a_diff_equals_that_of_difflib() -> None:
     old = "".join(f"{number}\n" for number in range(20))
     new = old.replace("3\n", "three\n", 1).replace("17\n", "")
     ours = unified_diff(old, new, "f")
@@ -126,7 +126,7 @@ def test_a_diff_looks_like_one() -> None:
     assert ours.text.splitlines() == [*theirs]
 
 
-def test_large_texts_are_compared_in_time() -> None:
+def test_large_texts_are_compared_in_linear_time() -> None:
     old = "same\n" * 400_000
     assert unified_diff(old, "x\n" + old + "y\n", "f").additions >= 2
     lines = [f"line {number}\n" for number in range(100_000)]

@@ -59,7 +59,7 @@ def test_what_would_change_the_meaning_of_a_line_is_dropped(name: str) -> None:
     assert name not in command_environment({name: "x"}, {name: "x"}, cwd="/")
 
 
-def test_nobody_is_asked_and_nothing_is_paged() -> None:
+def test_programs_neither_prompt_nor_page() -> None:
     env = command_environment({}, {"PAGER": "less", "GIT_EDITOR": "vi", "TERM": "xterm"}, cwd="/")
     told = {"HOLDFAST": "1", "AGENT": "holdfast", "AI_AGENT": "holdfast", "PAGER": "cat", "GIT_PAGER": "cat"}
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "TERM": "dumb", "NO_COLOR": "1"}

@@ -155,7 +155,7 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
 
 
 @pytest.mark.parametrize("appears", [True, False])
-def test_a_new_file_overwrites_nobody(tmp_path: Path, appears: bool) -> None:
+def test_a_new_file_does_not_overwrite_an_existing_one(tmp_path: Path, appears: bool) -> None:
     draft = AtomicWrite(locate(str(tmp_path), "a/b/f"), None)
     draft.open()
     draft.add(b"new")
@@ -219,7 +219,7 @@ def test_no_link_on_the_way_is_followed_wherever_the_system_tells_less(
         pass
 
 
-def test_what_is_no_plain_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening a device can act, and opening a pipe wakes whoever waits at its other end."""
     os.mkfifo(tmp_path / "pipe")
     place = locate(str(tmp_path), "pipe")

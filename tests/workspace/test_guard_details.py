@@ -92,7 +92,7 @@ async def test_a_grace_can_only_become_shorter(commands: Commands) -> None:
         assert (end.code, end.was_killed) == (137, True)
 
 
-async def test_what_is_paused_is_told_to_go_on_and_to_end(commands: Commands) -> None:
+async def test_paused_processes_are_resumed_and_ended(commands: Commands) -> None:
     tree = await commands.begun("trap '' INT; trap 'exit 5' TERM; echo ready; kill -STOP $$; read -t 1000 <> <(:)")
     tree.stop(3.0)
     async with asyncio.timeout(20):

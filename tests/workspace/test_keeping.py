@@ -29,7 +29,7 @@ SESSION = SessionId("s1")
 # ProjectContext
 
 
-async def test_a_session_is_told_again_what_has_changed(tmp_path: Path) -> None:
+async def test_a_session_gets_changed_context_files_again(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("be kind")
     os.utime(path, ns=(1, 1))

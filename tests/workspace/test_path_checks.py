@@ -527,7 +527,7 @@ def check_expansions(ground: Ground) -> None:
 leads_all = ["-option", "loop", "nothing", "out", "out folder", "out to nothing", "to file", "to sub"]
 
 
-def test_what_a_pattern_may_stand_for(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expansions_of_a_pattern(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     (ground.root / "-option").write_text("")
     os.symlink("file", ground.root / ".hidden")
     check_expansions(ground)

@@ -32,7 +32,7 @@ async def test_no_descriptor_of_ours_reaches_a_command(tmp_path: Path) -> None:
     assert stdout.split() == ["0", "1", "2", "3"], "the fourth is the directory being listed"
 
 
-async def test_large_output_blocks_nobody_and_is_in_a_file(tmp_path: Path) -> None:
+async def test_large_output_does_not_block_and_is_in_a_file(tmp_path: Path) -> None:
     spills = tmp_path / "spills"
     async with guarded(spills) as processes:
         stdout, _, end = await run_line(processes, "seq 1 400000; echo end >&2")
@@ -87,7 +87,7 @@ async def test_a_disk_that_fails_costs_only_the_file(tmp_path: Path) -> None:
     assert "view that file" not in stdout
 
 
-async def test_what_is_said_is_heard_while_it_runs(tmp_path: Path) -> None:
+async def test_output_is_published_while_the_command_runs(tmp_path: Path) -> None:
     heard: list[str] = []
     first = asyncio.Event()
 
@@ -108,7 +108,7 @@ async def test_what_is_said_is_heard_while_it_runs(tmp_path: Path) -> None:
     assert "".join(heard) == "first\na�" == running.stdout.excerpt()
 
 
-async def test_many_lines_are_heard_in_few_pieces_and_not_without_end(tmp_path: Path) -> None:
+async def test_live_output_is_batched_and_bounded(tmp_path: Path) -> None:
     heard: list[str] = []
     async with guarded(tmp_path) as processes:
         running = processes.start(line("yes | head -n 2000000"), on_output=heard.append)
@@ -119,7 +119,7 @@ async def test_many_lines_are_heard_in_few_pieces_and_not_without_end(tmp_path: 
     assert "not shown" in heard[-1]
 
 
-async def test_nobody_hears_what_is_said_after_silence(tmp_path: Path) -> None:
+async def test_no_live_output_after_it_was_stopped(tmp_path: Path) -> None:
     heard: list[str] = []
     async with guarded(tmp_path) as processes:
         running = processes.start(line("echo x"), on_output=heard.append)
@@ -129,7 +129,7 @@ async def test_nobody_hears_what_is_said_after_silence(tmp_path: Path) -> None:
     assert running.stdout.excerpt() == "x\n"
 
 
-async def test_who_holds_stdout_outside_of_the_tree_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_process_outside_the_tree_that_holds_stdout_does_not_delay_the_end(tmp_path: Path) -> None:
     """C-53: the other end of the pipe is in our own hands here, and never closed."""
     token = new_token()
     async with guarded(tmp_path) as processes:

@@ -307,7 +307,7 @@ async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
     assert len(records[2]) < 1_200_000
 
 
-async def test_what_somebody_set_for_their_ripgrep_does_not_count(place: Place, tmp_path: Path) -> None:
+async def test_settings_of_the_users_ripgrep_are_ignored(place: Place, tmp_path: Path) -> None:
     """Their settings may leave files out, or run a program for each of them."""
     place.put("a.txt")
     settings = tmp_path / "ripgreprc"

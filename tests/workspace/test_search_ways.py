@@ -164,7 +164,7 @@ async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("most", "is_truncated"), [(2, True), (3, False), (4, False)])
-async def test_files_are_told_once_and_cut_where_there_are_more(root: Path, most: int, is_truncated: bool) -> None:
+async def test_files_are_listed_once_and_truncated(root: Path, most: int, is_truncated: bool) -> None:
     for name in ("b", "cc"):
         (root / name).write_text("")
     stage = Stage(root, (b"cc\0a\0./a\0b\0b\0gone\0", b"", 0))

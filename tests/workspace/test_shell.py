@@ -61,7 +61,7 @@ async def test_it_ends_with_its_caller(shell: Shell, tmp_path: Path) -> None:
     assert not survivors(token)
 
 
-async def test_what_cannot_be_started_is_told(shell: Shell, tmp_path: Path) -> None:
+async def test_a_failed_start_is_reported(shell: Shell, tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="NUL"):
         await shell.call("echo \0", str(tmp_path), {})
     with pytest.raises(CannotStart, match="Argument list too long"):

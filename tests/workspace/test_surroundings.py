@@ -50,7 +50,7 @@ def test_without_a_repository_parents_are_none_of_our_business(tmp_path: Path) -
     assert found(tmp_path / "here") == ["ours"]
 
 
-def test_the_same_file_under_two_names_is_told_once(tmp_path: Path) -> None:
+def test_a_file_with_two_names_is_included_once(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "rules")
     (tmp_path / "CLAUDE.md").symlink_to("AGENTS.md")
     os.link(tmp_path / "AGENTS.md", tmp_path / "GEMINI.md")
@@ -167,18 +167,18 @@ def test_the_prompt_tells_all_of_it() -> None:
         (GitState(), "its branch is not known"),
     ],
 )
-def test_a_branch_is_told_as_far_as_it_is_known(state: GitState, text: str) -> None:
+def test_the_branch_is_described_as_far_as_it_is_known(state: GitState, text: str) -> None:
     assert text in system_prompt(ProjectContext("/p", git=state))
 
 
-def test_changes_and_commits_are_told() -> None:
+def test_changes_and_commits_are_described() -> None:
     note = git_note(GitChanges((" M a.txt",), 3, ("abc123 first words",)))
     for fact in ("   M a.txt", "3 more", "abc123 first words"):
         assert fact in note
     assert "No changes" in git_note(GitChanges())
 
 
-def test_a_helper_is_told_where_it_is_and_not_to_change_anything() -> None:
+def test_a_sub_agent_gets_its_directory_and_may_not_change_anything() -> None:
     told = subagent_prompt(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
     assert "/p" in told
     assert "not in a git repository" in told

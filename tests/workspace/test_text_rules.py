@@ -453,7 +453,7 @@ def test_context_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_context_files([ContextSource(str(tmp_path / "nothing")), ContextSource(str(tmp_path))]) == []
 
 
-def test_a_file_outside_of_its_directories_is_not_told(tmp_path: Path) -> None:
+def test_a_context_file_outside_of_its_directories_is_omitted(tmp_path: Path) -> None:
     inside, outside = put(tmp_path / "top/f", "inside"), put(tmp_path / "g", "outside")
     top = str(inside.parent)
     assert [file.text for file in read_context_files([ContextSource(str(inside), (top,))])] == ["inside"]

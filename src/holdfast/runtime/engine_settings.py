@@ -1,5 +1,5 @@
-"""How a workspace's settings shape what a model is told, and how far a run may go: more context files, the line below
-commits, limits.
+"""The part of the settings that concerns the engine: limits and retries of runs, and the project context that a model
+receives.
 """
 
 import os
@@ -23,7 +23,7 @@ _OWN_FILES = ("holdfast/AGENTS.md", "AGENTS.md")
 
 
 def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
-    """The engine's, with what a user has set of them."""
+    """Return the server's engine settings with the options of the user applied."""
     return msgspec.structs.replace(
         given,
         auto_summarize=given.auto_summarize and not options.disable_auto_summarize,
@@ -37,7 +37,7 @@ def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
 
 
 def own_files(options: Options, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where the user's own context files are, for every project; they need not be there."""
+    """Return the paths of the user's own context files, which apply to every project. They need not exist."""
     home = Path(environment.get("HOME") or "/")
     config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     own = options.global_context_paths or tuple(str(config / name) for name in _OWN_FILES)
@@ -52,34 +52,36 @@ def context_loader(
     first: Callable[[], Awaitable[None]] | None = None,
     scan: Callable[[], Scan] | None = None,
 ) -> ContextLoader:
-    """For a directory, under the settings as they are at each look. `notes` is what extensions have to say, `first`
-    is awaited before they are asked, `scan` returns the changes of the work tree.
+    """Return the loader of a directory's context, which reads the settings at each call.
+
+    `notes` returns the notes of extensions, `first` is awaited before them, `scan` returns the git changes.
     """
 
-    def manners() -> ContextOptions:
+    def current_options() -> ContextOptions:
         options = settings().options
         files = own_files(options, environment)
         trailer = _TRAILERS.get(options.attribution.trailer_style, "")
         return ContextOptions(options.context_paths, files, trailer, notes())
 
-    return _Informed(directory, manners, lambda: date.today().isoformat(), first, scan)
+    return _ExtendedLoader(directory, current_options, lambda: date.today().isoformat(), first, scan)
 
 
-class _Informed(ContextLoader):
-    """Looks when everybody who has something to say knows what it is."""
+class _ExtendedLoader(ContextLoader):
+    """Loads the context after the extensions have determined their notes."""
 
     def __init__(
         self,
         directory: str,
-        manners: Callable[[], ContextOptions],
+        options: Callable[[], ContextOptions],
         today: Callable[[], str],
         first: Callable[[], Awaitable[None]] | None,
         scan: Callable[[], Scan] | None,
     ) -> None:
-        super().__init__(directory, manners, today, scan)
+        super().__init__(directory, options, today, scan)
         self._first = first
 
     async def load(self, session: SessionId) -> ProjectContext:
+        """Return the context for a session."""
         if self._first is not None:
             await self._first()
         return await super().load(session)

@@ -1,8 +1,8 @@
-"""Which models a workspace uses: what its settings select, else the best that can be used here and now.
+"""Model selection of a workspace: the models that its settings select, or else the best that can be used.
 
-Settings come first; then providers they name, then those of the catalogue for which there is a key, then a local
-server that answers, then the scripted tour. A choice is kept until something it depends on has changed, so asking
-for it again costs next to nothing.
+The order is: the selection in the settings; providers that the settings name; providers of the catalogue with a key; a
+local server that responds; the scripted tour. A choice is cached until one of its inputs changes, because every step of
+a run requests the model.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ __all__ = ["ModelSources", "SelectedModels", "Size", "model_sources"]
 
 Size: TypeAlias = Literal["large", "small"]
 
-_MOST_MODELS = 32
-_LOOK_AGAIN = 20.0
-"""How many seconds a choice stands that was made for want of a better one: a local server may be started."""
+_MAX_MODELS = 32
+_FALLBACK_SECONDS = 20.0
+"""Seconds for which a fallback is cached: a local server may be started in the meantime."""
 
 
 def _nothing() -> None:
@@ -43,10 +43,10 @@ def _nothing() -> None:
 
 
 class ModelSources(msgspec.Struct, frozen=True):
-    """Where everything comes from. All but `settings` and `stamp` may be slow: they are called in a thread.
+    """Inputs of model selection. All but `settings` and `stamp` may be slow and are called in a thread.
 
-    `settings` gives the same object as long as nothing has changed. `stamp` gives something that changes when a
-    stored key does, one in the environment, or the catalogue. `environment` is that of whoever opened the workspace.
+    `settings` returns the same object until it changes. `stamp` returns a value that changes with the stored keys, the
+    keys in the environment and the catalogue. `environment` is that of the client that opened the workspace.
     """
 
     settings: Callable[[], Settings]
@@ -56,15 +56,15 @@ class ModelSources(msgspec.Struct, frozen=True):
     stamp: Callable[[], object] = _nothing
     data_dir: Path | None = None
     doubt: Callable[[], str] = lambda: ""
-    """Why nobody can tell which model the settings were to select. Empty if one can."""
+    """Returns why the selection in the settings is unknown, such as an unreadable file; empty if it is known."""
     new_token: Callable[[str, str], Awaitable[str | None]] | None = None
-    """Exchanges the token of a provider that was refused for a fresh one, and stores it. None if it has no token."""
+    """Exchanges a refused token of a provider for a new one and stores it. Returns None if there is no token."""
     sign_in: Callable[[str], Awaitable[bool]] | None = None
-    """Runs the command that renews a machine's own credentials (`aws_auth_refresh`)."""
+    """Runs the command that renews the credentials of the machine (`aws_auth_refresh`)."""
 
 
 def model_sources(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
-    """The means of a workspace whose settings and keys are in files. How to renew is left to whoever can."""
+    """Return the sources of a workspace with settings and keys in files. The caller adds the renewal of credentials."""
     return ModelSources(
         configuration.current,
         configuration.expand,
@@ -90,13 +90,13 @@ def _doubt(configuration: "Configuration") -> str:
 
 
 def _fresh_environment(configuration: "Configuration") -> Mapping[str, str]:
-    """Somebody asks again because a key was refused, or something has changed: what commands said once may be old."""
+    """Return the environment without cached output of commands: a key was refused or an input has changed."""
     configuration.forget()
     return configuration.environment()
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """An answer, and what it depends on."""
+    """A cached choice with its inputs."""
 
     model: Model
     settings: Settings
@@ -106,7 +106,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A model, and what it was made of."""
+    """A model with its configuration."""
 
     model: Model
     plan: ModelConfig
@@ -137,21 +137,23 @@ class SelectedModels:
         self._titles = tour_titles()
 
     async def large(self) -> Model:
+        """Return the large model. Raises `ProviderError`."""
         return await self._of("large")
 
     async def small(self) -> Model:
+        """Return the small model. Raises `ProviderError`."""
         return await self._of("small")
 
     async def named(self, name: str) -> Model:
-        """One that somebody named, as `provider/model` or by its name alone. Raises `ProviderError`."""
+        """Return a model by its name, with or without its provider (`provider/model`). Raises `ProviderError`."""
         market = await self._market(self._means.settings(), self._means.stamp())
         pick = await self._picked(market, Selection(name))
         return self._tour if pick is None else await self._model(pick)
 
     async def renewed(self, model: Model) -> Model | None:
-        """The same model with new credentials, after its own were refused. None if there are no others.
+        """Return the same model with new credentials after its own were refused; None if there are no others.
 
-        Runs that are refused together share one attempt: a token may be exchanged only once.
+        Concurrent refusals share one attempt, because a token can be exchanged only once.
         """
         made = next((item for item in self._made.values() if item.model is model), None)
         if made is None:
@@ -159,21 +161,21 @@ class SelectedModels:
         mark = made.plan.cache_key()
         flight = self._renewals.get(mark)
         if flight is None:
-            flight = self._tasks.start(self._renew(made), name="renew credentials", done=_seen)
+            flight = self._tasks.start(self._renew(made), name="renew credentials", done=_retrieve_exception)
             self._renewals[mark] = flight
             flight.add_done_callback(lambda _: self._renewals.pop(mark, None))
         return await asyncio.shield(flight)
 
     async def providers_view(self, *, refresh: bool = False) -> tuple[ProviderView, ...]:
-        """All providers with their models, and what each of them lacks. Servers are asked what they have."""
+        """Return all providers with their models and missing requirements. Queries servers for their models."""
         return await (await self._market(self._means.settings(), self._means.stamp())).view(refresh=refresh)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
-        """The providers that can be used now, with the models that are known without asking."""
+        """Return the usable providers with the models that are known without a query."""
         return await (await self._market(self._means.settings(), self._means.stamp())).usable_view()
 
     async def default_small(self, provider: str) -> Selection:
-        """The small model that goes with a provider; the large one's own where nobody knows one."""
+        """Return the default small model of a provider, or the large model in use if there is none."""
         market = await self._market(self._means.settings(), self._means.stamp())
         offer = market.find(provider)
         if offer is not None and offer.default_small:
@@ -182,13 +184,13 @@ class SelectedModels:
         return Selection(info.model, info.provider, max_tokens=info.max_output_tokens)
 
     def secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The variables that hold keys, and the keys that were used so far: nothing that is run may see them."""
+        """Return the variables that hold keys and the keys used so far, which are hidden from commands."""
         values = {made.plan.access.api_key for made in self._made.values()}
         return tuple(self._key_variables), tuple(filter(None, values))
 
     async def check(self, selection: Selection) -> Selection:
-        """The same with a provider. Raises `ProviderError` if it could not be used, now or after a server has been
-        started.
+        """Return the selection with its provider. Raises `ProviderError` if it can never be used; a server that is not
+        running yet is no error.
         """
         market = await self._market(self._means.settings(), self._means.stamp())
         try:
@@ -203,8 +205,8 @@ class SelectedModels:
         return msgspec.structs.replace(selection, provider=info.provider, model=info.model)
 
     async def can_answer(self, providers: Collection[str]) -> bool:
-        """Whether conversations with these providers can go on though no client is there, whose keys they may have been
-        held with. The tour, which answers where there is no other model, is no stand-in for one.
+        """Return whether conversations with these providers can continue without the keys of a client. The scripted
+        tour does not replace a model.
         """
         try:
             model = await self.large()
@@ -213,10 +215,11 @@ class SelectedModels:
         return not model.info.fallback_reason or all(provider == model.info.provider for provider in providers)
 
     async def close(self) -> None:
+        """Cancel pending selections."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
-    # Choosing
+    # Selection
 
     async def _of(self, size: Size) -> Model:
         settings, stamp = self._means.settings(), self._means.stamp()
@@ -226,7 +229,9 @@ class SelectedModels:
         flight = self._flights.get((size, id(settings)))
         if flight is None:
             key = (size, id(settings))
-            flight = self._tasks.start(self._choose(size, settings, stamp), name=f"choose the {size} model", done=_seen)
+            flight = self._tasks.start(
+                self._choose(size, settings, stamp), name=f"choose the {size} model", done=_retrieve_exception
+            )
             self._flights[key] = flight
             flight.add_done_callback(lambda _: self._flights.pop(key, None))
         return await asyncio.shield(flight)
@@ -239,10 +244,10 @@ class SelectedModels:
         large = settings.models.large
         is_open = not (large.model or large.provider)
         if is_open and (doubt := self._means.doubt()):
-            # Whom they meant is not known, and not everybody may see their work.
-            raise ProviderError(f"{doubt} No model is chosen until that is mended.", trouble="refused")
+            # Any default could send the project to a provider that the user did not want.
+            raise ProviderError(f"{doubt} No model is selected until this is corrected.", trouble="refused")
         model: Model
-        # As of now: what is found while this goes on may concern it, then it is looked at again.
+        # Read before the selection: discoveries during it invalidate the cached choice.
         found = self._discovery.version
         market = await self._market(settings, stamp)
         pick = await self._pick(market, size, settings)
@@ -253,7 +258,7 @@ class SelectedModels:
         else:
             model = DemoModel(await market.fallback_reason()) if is_open else self._tour
         is_stopgap = is_open and (pick is None or pick.provider.origin == "local")
-        until = self._clock() + _LOOK_AGAIN if is_stopgap else float("inf")
+        until = self._clock() + _FALLBACK_SECONDS if is_stopgap else float("inf")
         self._held[size] = _Held(model, settings, stamp, found, until)
         return model
 
@@ -265,13 +270,13 @@ class SelectedModels:
         return await market.pick_small(large, chosen)
 
     async def _picked(self, market: ModelRegistry, selection: Selection) -> ModelChoice | None:
-        """What is missing may stand in a file that cannot be read: then that is what is to be mended."""
+        """Pick a model. The error names unreadable settings files, because they may contain the selection."""
         try:
             return await market.pick(selection)
         except ProviderError as error:
             if error.trouble == "connection" or not (doubt := self._means.doubt()):
                 raise
-            text = f"{doubt} What it says does not count until that is mended. {error}"
+            text = f"{doubt} Its settings have no effect until this is corrected. {error}"
             raise ProviderError(text, title=error.title, trouble=error.trouble) from None
 
     async def _market(self, settings: Settings, stamp: object) -> ModelRegistry:
@@ -289,16 +294,16 @@ class SelectedModels:
         return load_catalog(means.data_dir), EndpointSources(means.expand, means.key_of, means.environment())
 
     async def _model(self, pick: ModelChoice) -> Model:
-        """One for each way of asking, so that what it keeps open is used again."""
+        """Return a cached model for each configuration, so that its connections are reused."""
         plan = _plan(pick)
         mark = plan.cache_key()
         made = self._made.pop(mark, None) or _Made(await build(plan), plan, pick)
         self._made[mark] = made
-        while len(self._made) > _MOST_MODELS:
+        while len(self._made) > _MAX_MODELS:
             del self._made[next(iter(self._made))]
         return made.model
 
-    # Renewing
+    # Renewal of credentials
 
     async def _renew(self, made: _Made) -> Model | None:
         offer = made.pick.provider
@@ -307,7 +312,7 @@ class SelectedModels:
             if not await self._means.sign_in(offer.settings.aws_auth_refresh):
                 return None
             self._made.pop(made.plan.cache_key(), None)
-            return self._taken(made.model, await self._model(made.pick))
+            return self._replace_model(made.model, await self._model(made.pick))
         market = await self._market(self._means.settings(), self._means.stamp())
         try:
             pick = await market.pick(Selection(made.pick.model.info.model, offer.id))
@@ -320,10 +325,10 @@ class SelectedModels:
             pick = await self._with_new_token(pick)
         if _plan(pick).access == made.plan.access:
             return None
-        return self._taken(made.model, await self._model(pick))
+        return self._replace_model(made.model, await self._model(pick))
 
-    def _taken(self, old: Model, new: Model) -> Model:
-        """From now on the new one is meant."""
+    def _replace_model(self, old: Model, new: Model) -> Model:
+        """Replace a model in the cached choices."""
         for size, held in tuple(self._held.items()):
             if held.model is old:
                 self._held[size] = msgspec.structs.replace(held, model=new)
@@ -344,7 +349,7 @@ def _plan(pick: ModelChoice) -> ModelConfig:
     return configure_model(pick.provider, pick.endpoint, pick.model, pick.selection)
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Whoever waited for it has its error; if nobody did, nobody misses it."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Retrieve the exception, so that asyncio does not log it: the waiting callers receive it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,8 @@
-"""Runs the server: sockets, signals, and an orderly shutdown that ends every stream."""
+"""Server entry point: constructs the server, listens, and shuts it down in order.
+
+`serve` creates the `ServerServices`, the `WorkspaceManager`, the HTTP server and the application, in this order; each
+receives those before it. `run_server` serves until a stop is requested.
+"""
 
 import asyncio
 import logging
@@ -94,13 +98,11 @@ def _handle_signal(manager: WorkspaceManager) -> None:
     manager.apply(Stop())
 
 
-# The server, put together: the only file that knows every room.
-
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
-    """`socket` is where it listens; with `tcp` it also does at that host and port, for who has the token."""
+    """Options of the server. It listens at `socket` and, with `tcp`, also at that host and port, with the token."""
 
     data_dir: Path
     socket: Path
@@ -111,9 +113,9 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
 
 async def serve(options: ServerOptions, models: Models | None = None, *, listener: socket.socket | None = None) -> None:
-    """Run the server until it is told to stop. Raises a `HoldfastError` that says why it cannot start.
+    """Run the server until a stop is requested. Raises a `HoldfastError` with the reason if it cannot start.
 
-    A `listener` is bound already, and does not listen yet.
+    A `listener` is a bound socket that does not listen yet.
     """
     deny_tracing()
     return_freed_memory()
@@ -135,7 +137,7 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
-            # From here on the running server closes it.
+            # Once it runs, `run_server` closes the services.
             await services.close()
             raise
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
@@ -150,7 +152,7 @@ def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple
     _log.info("listening at %s:%d; the token is in %s", place[0], port, data_dir / "token")
     if is_exposed(tcp):
         _log.warning(
-            "%s:%d can be reached from other machines, and nothing is encrypted: others on the way can read the token. "
+            "%s:%d can be reached from other machines without encryption: the token can be read in transit. "
             "Use tcp://127.0.0.1 here, and --host ssh://user@machine on the other machine.",
             place[0],
             port,

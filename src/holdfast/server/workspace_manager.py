@@ -1,6 +1,14 @@
 """Workspace manager: the open workspaces, their clients, and the timers of both.
 
-`presence.py` makes the decisions; the manager carries them out.
+Theory of operation. `presence.py` makes the decisions, this module executes them. Everything that can keep a workspace
+or the server alive becomes an event: a client that creates, attaches or leaves, runs and jobs that begin or end, a
+timer that fires. `apply` passes the event to the pure state machine, stores the new state, and executes the effects:
+start a timer, close or open a workspace, stop the server. It is synchronous, so no event is decided on an outdated
+state; slow effects run as tasks and report their end as events of their own (`Closed`, `Opened`).
+
+A timer belongs to one hold or linger. The state machine numbers these, so a timer that fires late has no effect, and
+cancelling timers is an optimisation, not a requirement. A workspace that is being closed stays registered until its
+close has ended; a client that requests the same directory waits for that, and then opens it again.
 """
 
 import asyncio
@@ -85,8 +93,6 @@ class WorkspaceHandle:
         self.workspace.approvals.skips = skips
 
 
-# Returns memory to the system when workspaces have been closed.
-
 _libc = ctypes.CDLL(None)
 
 
@@ -100,8 +106,6 @@ def release_memory() -> None:
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 
-
-# Workspace manager: the open workspaces, their clients, and the timers of both.
 
 _RELEASE_SECONDS = 1.0
 _log = logging.getLogger("holdfast.server")
@@ -172,7 +176,7 @@ class WorkspaceManager:
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
         self.presence, effects = who.start(leaves_when_idle=leaves_when_idle)
-        self._carry_out(effects)
+        self._execute(effects)
 
     @property
     def handles(self) -> list[WorkspaceHandle]:
@@ -191,7 +195,7 @@ class WorkspaceManager:
         try:
             await self._open_all(await self.ledger.unfinished_workspaces())
         except HoldfastError as error:
-            _log.error("unfinished runs cannot be taken up: %s", error)
+            _log.error("unfinished runs cannot be resumed: %s", error)
         finally:
             self.ready.set()
 
@@ -205,11 +209,11 @@ class WorkspaceManager:
                     # No run was left to resume and no client is attached.
                     self.apply(who.Opened(handle.id, working=False))
             except BadRequest:
-                _log.warning("%s has unfinished runs, but is not there any more", path)
-            except NoUsableModel as nobody:
-                _log.warning("%s has prompts that wait. %s", path, nobody)
+                _log.warning("%s has unfinished runs, but the directory does not exist any more", path)
+            except NoUsableModel as error:
+                _log.warning("%s has queued prompts. %s", path, error)
             except HoldfastError as error:
-                _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
+                _log.error("the unfinished runs of %s cannot be resumed: %s", path, error)
 
     async def create(self, body: WorkspaceBody) -> WorkspaceHandle:
         """Open the workspace of a directory for a client, after a pending close."""
@@ -242,33 +246,33 @@ class WorkspaceManager:
             raise
         if workspace.recovered.withdrawn:
             self.withdrawn[handle.id] = workspace.recovered.withdrawn
-        self._look_later()
+        self._schedule_check()
         if handle.is_busy:
             handle.was_busy = True
             self.apply(who.WorkBegan(handle.id))
         return handle
 
-    def _look_later(self) -> None:
-        if "look" not in self._timers and self._handles and not self.is_closed:
-            self._timers["look"] = asyncio.get_running_loop().call_later(self._graces.look, self._look)
+    def _schedule_check(self) -> None:
+        if "check" not in self._timers and self._handles and not self.is_closed:
+            self._timers["check"] = asyncio.get_running_loop().call_later(self._graces.look, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check settings files and the storage. Runs read the files themselves; this is for clients that display
         settings.
         """
-        del self._timers["look"]
+        del self._timers["check"]
         for handle in self.handles:
             if self.claims(handle):
                 handle.services.configuration.snapshot()
         self._tasks.start(self.check_storage(), name="check storage")
-        self._look_later()
+        self._schedule_check()
 
     async def check_storage(self) -> str:
         """Return why nothing can be stored, or an empty string; report a change to the log and to all clients."""
         problem = "" if self.is_closed else await self.ledger.problem()
         changed = problem != self.storage_problem
         self.storage_problem = problem
-        self._time_storage()
+        self._update_storage_timer()
         if changed:
             if not problem:
                 _log.warning("the data directory can be used again")
@@ -279,7 +283,7 @@ class WorkspaceManager:
                 handle.workspace.publish_live(notice)
         return problem
 
-    def _time_storage(self) -> None:
+    def _update_storage_timer(self) -> None:
         """Start or cancel the stop timer: a server that a client started stops if nothing can be stored and no client
         is attached. Otherwise a run whose end cannot be stored would keep it alive forever.
         """
@@ -287,17 +291,19 @@ class WorkspaceManager:
             if (timer := self._timers.pop("storage", None)) is not None:
                 timer.cancel()
         elif "storage" not in self._timers:
-            self._timers["storage"] = asyncio.get_running_loop().call_later(self._graces.linger, self._storage_late)
+            self._timers["storage"] = asyncio.get_running_loop().call_later(
+                self._graces.linger, self._stop_without_storage
+            )
 
     @property
     def _is_abandoned(self) -> bool:
         is_used = self.presence.creating or any(self.claims(handle) for handle in self.handles)
         return bool(self.storage_problem) and self.presence.leaves_when_idle and not is_used and not self.is_closed
 
-    def _storage_late(self) -> None:
+    def _stop_without_storage(self) -> None:
         del self._timers["storage"]
         if self._is_abandoned:
-            _log.error("stopping: nothing can be stored, and nobody is there")
+            _log.error("stopping: nothing can be stored, and no client is attached")
             self.apply(who.Stop())
 
     def _update_busy(self, workspace: WorkspaceId) -> None:
@@ -310,9 +316,9 @@ class WorkspaceManager:
             handle.was_busy = handle.is_busy
             self.apply(who.WorkBegan(handle.id) if handle.is_busy else who.WorkEnded(handle.id))
         else:
-            self._time_jobs(handle)
+            self._update_job_timer(handle)
 
-    def _time_jobs(self, handle: WorkspaceHandle) -> None:
+    def _update_job_timer(self, handle: WorkspaceHandle) -> None:
         """Start or cancel the limit of jobs: without clients and runs, jobs keep a workspace open for `job_linger`
         seconds.
         """
@@ -323,9 +329,9 @@ class WorkspaceManager:
                 timer.cancel()
         elif name not in self._timers and not handle.jobs_are_late and not self.is_closed:
             seconds = handle.services.settings.options.job_linger
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._jobs_late, handle, name)
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._end_job_grace, handle, name)
 
-    def _jobs_late(self, handle: WorkspaceHandle, name: object) -> None:
+    def _end_job_grace(self, handle: WorkspaceHandle, name: object) -> None:
         self._timers.pop(name, None)
         handle.jobs_are_late = True
         self._update_busy(handle.id)
@@ -335,17 +341,17 @@ class WorkspaceManager:
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
         before = who.looked_at(self.presence, workspace)
         self.presence, effects = who.transition(self.presence, event)
-        self._carry_out(effects)
-        self._tell_presence(workspace, before)
+        self._execute(effects)
+        self._publish_viewers(workspace, before)
         known = self._handles.get(workspace)
         for handle in self.handles if isinstance(event, who.Retire) else [known] if known is not None else ():
-            self._time_jobs(handle)
-            self._take_back(handle)
+            self._update_job_timer(handle)
+            self._remove_lent_servers(handle)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()
 
-    def _take_back(self, handle: WorkspaceHandle) -> None:
+    def _remove_lent_servers(self, handle: WorkspaceHandle) -> None:
         """Remove the MCP servers of clients that have no claim any more."""
         for client in handle.mcp_lenders - self.claims(handle).keys():
             handle.mcp_lenders.discard(client)
@@ -355,7 +361,7 @@ class WorkspaceManager:
         """The claims of clients on a workspace."""
         return self.presence.workspaces.get(handle.id, who.Workspace()).claims
 
-    def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
+    def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""
         handle = self._handles.get(workspace)
         now = who.looked_at(self.presence, workspace)
@@ -380,7 +386,7 @@ class WorkspaceManager:
                 _log.error("a workspace could not be closed: %s", failure)
         await self.services.close()
 
-    def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:
+    def _execute(self, effects: tuple[who.Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case who.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
@@ -418,15 +424,15 @@ class WorkspaceManager:
             await self.services.close_workspace(handle.workspace)
         except Exception as error:
             # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
-            _log.error("%s could not be closed in good order: %s", handle.path, error)
+            _log.error("%s could not be closed properly: %s", handle.path, error)
         del self._handles[handle.id]
         del self._closing[handle.path]
         self._left[handle.id] = WorkspaceBody(handle.id, handle.path, handle.yolo, handle.debug, env=handle.env)
         self.apply(who.Closed(handle.id))
         del self._left[handle.id]
-        self._release_later()
+        self._schedule_release()
 
-    def _release_later(self) -> None:
+    def _schedule_release(self) -> None:
         """Return memory once for all workspaces that are closed at about the same time."""
         if (earlier := self._timers.pop("release", None)) is not None:
             earlier.cancel()

@@ -131,13 +131,13 @@ class _Call:
     def background(self, job: Job) -> ToolOutcome:
         output = job.output()
         text = output_text(output.stdout, output.stderr, None)
-        told = (
+        message = (
             f"The command goes on in the background as job {job.info.id}.\n"
             f'Read it with job_output {{"shell_id": "{job.info.id}"}}, stop it with job_kill.'
         )
         so_far = f"\n\nSo far it has said:\n{text}" if text else ""
         seen = self._metadata(text, background=True, shell_id=job.info.id)
-        return ToolOutcome(f"{told}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
+        return ToolOutcome(f"{message}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
 
     def _metadata(self, output: str, **more: object) -> str:
         return metadata(

@@ -46,7 +46,7 @@ class Edit(BaseTool[EditArguments]):
             )
             edited = await asyncio.to_thread(work)
         difference, before, after = await change_file(context, self.name, now, edited.text)
-        told = metadata(
+        details = metadata(
             additions=difference.additions, removals=difference.removals, old_content=before, new_content=after
         )
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
@@ -54,7 +54,7 @@ class Edit(BaseTool[EditArguments]):
         if edited.note:
             lines += [edited.note, difference.text[:_MOST_SHOWN]]
         lines += filter(None, [await self._remark(now.location.path)])
-        return ToolOutcome("\n".join(lines), told)
+        return ToolOutcome("\n".join(lines), details)
 
 
 async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Current:
@@ -106,7 +106,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         if not applied or text == now.text:
             raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_listed(failed)]))
         difference, before, after = await change_file(context, self.name, now, text)
-        told = metadata(
+        details = metadata(
             additions=difference.additions,
             removals=difference.removals,
             old_content=before,
@@ -117,7 +117,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         total = f"Made {applied} of {len(arguments.edits)} edits in {now.location.name}"
         counts = f"({difference.counts})."
         remarks = filter(None, [await self._remark(now.location.path)])
-        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), told)
+        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), details)
 
 
 def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list[str], list[_Failed]]:

@@ -50,5 +50,5 @@ class Glob(BaseTool[GlobArguments]):
             lines += ["", "(there are more: use a sharper pattern or path)"]
         if found.is_timed_out:
             lines += ["", f"(the search was stopped after {seconds:g} s: give a path)"]
-        told = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_timed_out)
-        return ToolOutcome("\n".join(lines).strip() or "No files found", told)
+        details = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_timed_out)
+        return ToolOutcome("\n".join(lines).strip() or "No files found", details)

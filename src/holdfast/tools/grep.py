@@ -51,9 +51,9 @@ class Grep(BaseTool[GrepArguments]):
         where = SearchScope(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
         ask = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
         found = await self._searcher.grep(where, ask)
-        told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_timed_out)
+        details = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_timed_out)
         return ToolOutcome(
-            _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), told
+            _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), details
         )
 
 

@@ -77,7 +77,7 @@ class JobKill(BaseTool[JobKillArguments]):
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
-        told = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
+        message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
         said = output_text(output.stdout, output.stderr, None)
-        content = f"{told}\n\nIt had said:\n{said}" if said else told
+        content = f"{message}\n\nIt had said:\n{said}" if said else message
         return ToolOutcome(content, about)

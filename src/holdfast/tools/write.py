@@ -36,6 +36,6 @@ class Write(BaseTool[WriteArguments]):
         if content == now.text:
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
         difference, _, _ = await change_file(context, self.name, now, content)
-        told = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
+        details = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
         done = f"Wrote {now.location.name} ({difference.counts}).{note}"
-        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.location.path)])), told)
+        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.location.path)])), details)

@@ -6,16 +6,16 @@ wait, so responses keep the order of the requests. When a response ends, `_next`
 
 Flow control works in both directions. A client that does not read fills the transport's buffer: `is_full` is set and
 only the task that writes to this connection waits in `room`. A client that sends faster than it is served is not read
-from (`look`): while a second request is queued, while more than `_MOST_BODY_AT_ONCE` bytes of a body are unread, or
-while the buffer is full. A body that the application does not read is received and discarded.
+from (`update_reading`): while a second request is queued, while more than `_MAX_UNREAD_BODY` bytes of a body are
+unread, or while the buffer is full. A body that the application does not read is received and discarded.
 
-Time and size are bounded. A head larger than `_LARGEST_HEAD` aborts the connection; `_silent` counts bytes for which
+Time and size are bounded. A head larger than `_MAX_HEAD_BYTES` aborts the connection; `_silent` counts bytes for which
 the parser made no callback, because it buffers a partial header without a limit. The idle timer runs without a
 complete request and after the last response; bytes of a partial head do not extend it, bytes of a body do. The number
-of connections is capped below the limit of descriptors (`limits.py`).
+of connections is capped below the limit of descriptors (`ConnectionLimits`).
 
 A half-closed connection (`nc -N`) still receives the responses to its complete requests. A disconnected client looks
-the same to the kernel in most cases, so `_look_for_reader` polls for it twice a second.
+the same to the kernel in most cases, so `_poll_for_hangup` polls for it twice a second.
 
 Bytes that are not HTTP end the connection: with a 400 if no response has begun, otherwise after the current response
 or at once, so that two responses are never mixed. See docs/decisions/0012.
@@ -50,8 +50,6 @@ __all__ = [
 ]
 
 
-# Limits of the number of open connections, below the number of descriptors.
-
 _MAX_DESCRIPTORS = 65_536
 _RESERVED = 8
 """One of this many connections is reserved for short requests."""
@@ -80,7 +78,7 @@ class ConnectionLimits(Generic[C]):
     def __init__(self) -> None:
         descriptors = _descriptors()
         # The rest is for files, processes and connections to providers.
-        self._most = {True: descriptors // 2, False: descriptors // 4}
+        self._max = {True: descriptors // 2, False: descriptors // 4}
         self._open: dict[bool, dict[C, None]] = {True: {}, False: {}}
         self._held = {True: 0, False: 0}
 
@@ -96,7 +94,7 @@ class ConnectionLimits(Generic[C]):
         """
         alike = self._open[connection.is_local]
         alike[connection] = None
-        if len(alike) <= self._most[connection.is_local]:
+        if len(alike) <= self._max[connection.is_local]:
             return None
         last = next((other for other in alike if other.is_unasked or other.is_incomplete), connection)
         del alike[last]
@@ -117,7 +115,7 @@ class ConnectionLimits(Generic[C]):
     def hold(self, connection: C) -> Iterator[None]:
         """Use a connection for a long request. Raises `TooManyStreams` if the rest is reserved for short ones."""
         kind = connection.is_local
-        if self._held[kind] >= self._most[kind] - max(1, self._most[kind] // _RESERVED):
+        if self._held[kind] >= self._max[kind] - max(1, self._max[kind] // _RESERVED):
             raise TooManyStreams
         self._held[kind] += 1
         try:
@@ -132,13 +130,11 @@ def _descriptors() -> int:
     return _MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _MAX_DESCRIPTORS)
 
 
-# HTTP/1.1 server: the connection and the listener. httptools parses requests; the application is ASGI.
-
 _KEEP_ALIVE_SECONDS = 90.0
-_LOOK_SECONDS = 0.5
+_HANGUP_POLL_SECONDS = 0.5
 """Interval at which a half-closed connection is checked for a disconnected client."""
-_LARGEST_HEAD = 64 * 1024
-_MOST_BODY_AT_ONCE = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_UNREAD_BODY = 64 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -181,13 +177,13 @@ class Connection(asyncio.Protocol):
             self._client = (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) > 1 else ("", 0)
         elif not is_our_own(connection):
             self.transport.abort()
-        self._server.welcome(self)
-        self._grow_tired()
+        self._server.register(self)
+        self._start_idle_timer()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Release everything that waits for the connection."""
-        self._server.forget(self)
-        self._rest()
+        self._server.unregister(self)
+        self._stop_idle_timer()
         if self._watch is not None:
             self._watch.cancel()
         self.resume_writing()
@@ -208,12 +204,12 @@ class Connection(asyncio.Protocol):
             self._refuse()
         # The parser buffers a partial header without a limit.
         self._silent = 0 if self._has_moved else self._silent + len(data)
-        if self._silent > _LARGEST_HEAD:
+        if self._silent > _MAX_HEAD_BYTES:
             self.abort()
         elif not self.is_unasked and self._exchanges[-1].is_whole:
-            self._rest()
+            self._stop_idle_timer()
         elif self._is_nearer or self._idle is None:
-            self._grow_tired()
+            self._start_idle_timer()
 
     @property
     def is_unasked(self) -> bool:
@@ -239,13 +235,13 @@ class Connection(asyncio.Protocol):
             self._exchanges.pop()
         if self.is_unasked:
             return False
-        self._rest()
+        self._stop_idle_timer()
         self._exchanges[-1].keeps = False
         self._has_ended = True
-        self._look_for_reader()
+        self._poll_for_hangup()
         return not self.transport.is_closing()
 
-    def _look_for_reader(self) -> None:
+    def _poll_for_hangup(self) -> None:
         """Check whether the client of a half-closed connection has disconnected, and abort the connection if
         so.
 
@@ -254,12 +250,12 @@ class Connection(asyncio.Protocol):
         """
         hung_up = is_hung_up(self.transport.get_extra_info("socket"))
         head = self._exchanges[0] if self._exchanges else None
-        if hung_up is None and head is not None and head.sign:
-            head.give_sign()
+        if hung_up is None and head is not None and head.probe:
+            head.write_probe()
         elif hung_up or (hung_up is None and head is not None and head.is_watched):
             self.abort()
         if not self.transport.is_closing():
-            self._watch = self.loop.call_later(_LOOK_SECONDS, self._look_for_reader)
+            self._watch = self.loop.call_later(_HANGUP_POLL_SECONDS, self._poll_for_hangup)
 
     # Callbacks of the parser.
 
@@ -281,7 +277,7 @@ class Connection(asyncio.Protocol):
     def _count(self, size: int) -> None:
         self._has_moved = True
         self._size += size
-        if self._size > _LARGEST_HEAD:
+        if self._size > _MAX_HEAD_BYTES:
             self.abort()
 
     def on_headers_complete(self) -> None:
@@ -309,7 +305,7 @@ class Connection(asyncio.Protocol):
         self._exchanges.append(exchange)
         if self._exchanges[0] is exchange:
             self._server.answer(exchange)
-        self.look()
+        self.update_reading()
 
     def on_body(self, body: bytes) -> None:
         """Pass a piece of the body to the exchange; discard it if the response is complete."""
@@ -320,7 +316,7 @@ class Connection(asyncio.Protocol):
             exchange.size += len(body)
             exchange.wake()
             self._is_nearer = True
-            self.look()
+            self.update_reading()
 
     def on_message_complete(self) -> None:
         """Mark the request as complete. Start the next one if its response has already been sent."""
@@ -345,10 +341,10 @@ class Connection(asyncio.Protocol):
                 self._room = self.loop.create_future()
             await asyncio.shield(self._room)
 
-    def look(self) -> None:
+    def update_reading(self) -> None:
         """Stop reading from a client that sends faster than it is served or does not read its responses."""
         last = self._exchanges[-1] if self._exchanges else None
-        is_ahead = self.is_full or len(self._exchanges) > 1 or (last is not None and last.size > _MOST_BODY_AT_ONCE)
+        is_ahead = self.is_full or len(self._exchanges) > 1 or (last is not None and last.size > _MAX_UNREAD_BODY)
         self._pause(is_wanted=is_ahead)
 
     def finish(self, exchange: RequestCycle) -> None:
@@ -357,21 +353,21 @@ class Connection(asyncio.Protocol):
         exchange.size = 0
         exchange.wake()
         if not exchange.keeps or self._is_leaving:
-            self._grow_tired()
+            self._start_idle_timer()
             self.transport.close()
         elif exchange.is_whole:
             self._next()
         else:
-            self._grow_tired()
-            self.look()
+            self._start_idle_timer()
+            self.update_reading()
 
     def _next(self) -> None:
         self._exchanges.popleft()
         if self._exchanges:
             self._server.answer(self._exchanges[0])
         else:
-            self._grow_tired()
-        self.look()
+            self._start_idle_timer()
+        self.update_reading()
 
     def abort(self) -> None:
         """Close the connection at once; buffered output is dropped."""
@@ -398,7 +394,7 @@ class Connection(asyncio.Protocol):
             self._room.set_result(None)
             self._room = None
         if self._is_paused:
-            self.look()
+            self.update_reading()
 
     def _pause(self, *, is_wanted: bool) -> None:
         if is_wanted != self._is_paused and not self._has_ended and not self.transport.is_closing():
@@ -408,27 +404,27 @@ class Connection(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
-    def _grow_tired(self) -> None:
+    def _start_idle_timer(self) -> None:
         """(Re)start the idle timeout: no request, an incomplete request, or an unread response.
 
         Bytes of a partial head do not extend it; bytes of a body do.
         """
-        self._rest()
+        self._stop_idle_timer()
         unread = self.transport.get_write_buffer_size()
-        self._idle = self.loop.call_later(_KEEP_ALIVE_SECONDS, self._leave_alone, unread)
+        self._idle = self.loop.call_later(_KEEP_ALIVE_SECONDS, self._idle_timeout, unread)
 
-    def _leave_alone(self, before: int) -> None:
+    def _idle_timeout(self, before: int) -> None:
         unread = self.transport.get_write_buffer_size()
         # While reading is paused for a pending response, the server is the slow side, so the client is not timed out.
         is_our_turn = self._is_paused and not self.is_unasked
         if not unread and not is_our_turn:
             self.transport.close()
         elif unread < before or is_our_turn:
-            self._grow_tired()
+            self._start_idle_timer()
         else:
             self.abort()
 
-    def _rest(self) -> None:
+    def _stop_idle_timer(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -477,13 +473,13 @@ class HttpServer:
         """Start the task that answers a request."""
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
-    def welcome(self, connection: Connection) -> None:
+    def register(self, connection: Connection) -> None:
         """Register a connection, and abort the one that has to make room for it."""
         last = self.connections.add(connection)
         if last is not None:
             last.abort()
 
-    def forget(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         """Remove a closed connection, and wake `stop` after the last one."""
         self.connections.remove(connection)
         if self._empty is not None and not self._empty.done() and not self.connections:
@@ -497,9 +493,9 @@ class HttpServer:
             connection.leave()
         self._empty = self.loop.create_future()
         if self.connections:
-            hang_up = self.loop.call_later(last_words, self._hang_up)
+            abort_timer = self.loop.call_later(last_words, self._abort_all)
             await self._empty
-            hang_up.cancel()
+            abort_timer.cancel()
         # No client is connected any more, and a request may wait for an event that never occurs.
         self._tasks.cancel_all()
         await self._tasks.drain()
@@ -507,6 +503,6 @@ class HttpServer:
         for server in chain.from_iterable(self._servers.values()):
             server.close()
 
-    def _hang_up(self) -> None:
+    def _abort_all(self) -> None:
         for connection in self.connections:
             connection.abort()

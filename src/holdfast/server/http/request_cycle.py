@@ -17,8 +17,6 @@ __all__ = [
 ]
 
 
-# Constant parts of HTTP/1.1 responses.
-
 REASONS = {
     200: b"OK", 202: b"Accepted", 204: b"No Content", 400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden",
     404: b"Not Found", 405: b"Method Not Allowed", 409: b"Conflict", 413: b"Content Too Large",
@@ -31,8 +29,6 @@ NOT_HTTP = (
 )
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-
-# A request of a connection and its response, as ASGI applications expect them.
 
 if TYPE_CHECKING:
     from holdfast.server.http.connection import Connection
@@ -61,8 +57,8 @@ class RequestCycle:
         """True if the complete response has been handed over, or the client has disconnected."""
         self.ends_with_connection = False
         """Set before the response begins, for a body without length or chunks."""
-        self.sign = b""
-        """Bytes that clients ignore at any position of the response. Writing them reveals a disconnected client."""
+        self.probe = b""
+        """Bytes that clients ignore at any position of the response. Writing them detects a disconnected client."""
         self.pieces: list[bytes] = []
         self.size = 0
         self._waits = waits
@@ -89,7 +85,7 @@ class RequestCycle:
         self.pieces.clear()
         self.size = 0
         self._is_told = self.is_whole
-        self.connection.look()
+        self.connection.update_reading()
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
 
     @property
@@ -129,10 +125,10 @@ class RequestCycle:
         if not self.is_over:
             self.connection.write(self._framed(data, more=True))
 
-    def give_sign(self) -> None:
+    def write_probe(self) -> None:
         """Write the ignorable bytes that reveal a disconnected client, if the body has begun."""
         if self._has_begun and not self.connection.is_full:
-            self.write(self.sign)
+            self.write(self.probe)
 
     def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         lines = [b"HTTP/1.1 %d %s" % (status, REASONS.get(status, b""))]

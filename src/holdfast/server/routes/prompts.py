@@ -14,7 +14,7 @@ from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
 from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request
 from holdfast.server.routes.configuration import choice_of, facts_of
-from holdfast.server.routes.sessions import dressed, known
+from holdfast.server.routes.sessions import known, with_live_state
 from holdfast.server.workspace_manager import ServerStopping, WorkspaceHandle
 
 __all__ = [
@@ -96,7 +96,7 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
 
 async def agent_session(request: Request) -> Session:
     """Return a session with its live state."""
-    return dressed(request.manager, request.handle, await known(request))
+    return with_live_state(request.manager, request.handle, await known(request))
 
 
 async def cancel_session(request: Request) -> Cancelled:
@@ -123,12 +123,12 @@ async def list_queued(request: Request) -> list[str]:
 
 async def summarize(request: Request) -> None:
     """Summarize a session and return when the summary is stored. A caller that disconnects does not cancel the run."""
-    heard = request.workspace.bus.subscribe(None)
+    subscription = request.workspace.bus.subscribe(None)
     try:
         run = await request.workspace.inputs.summarize(request.session)
-        end = await _end_of(run.run_id, heard)
+        end = await _end_of(run.run_id, subscription)
     finally:
-        heard.close()
+        subscription.close()
     if end is None:
         raise ServerStopping
     if end.cancelled:
@@ -137,9 +137,9 @@ async def summarize(request: Request) -> None:
         raise ProviderError(end.error)
 
 
-async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
+async def _end_of(run: RunId, subscription: Subscription) -> RunComplete | None:
     """Return the end of the run, or None if the workspace is closed first."""
-    while frames := await heard.take():
+    while frames := await subscription.take():
         for frame in frames:
             if isinstance(frame.event, RunCompleteEvent) and frame.event.change.object.run_id == run:
                 return frame.event.change.object

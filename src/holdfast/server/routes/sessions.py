@@ -25,7 +25,6 @@ from holdfast.workspace.files.open_files import locate
 __all__ = [
     "create_session",
     "delete_session",
-    "dressed",
     "get_session",
     "last_read",
     "list_all_user_messages",
@@ -37,6 +36,7 @@ __all__ = [
     "mark_read",
     "put_session",
     "read_log",
+    "with_live_state",
 ]
 
 
@@ -44,7 +44,7 @@ _OUTPUT = re.compile(r"/output/([0-9a-f]{8}-\d+-(?:out|err)\.txt)")
 _NEVER = "0001-01-01T00:00:00Z"
 
 
-def dressed(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session) -> Session:
+def with_live_state(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session) -> Session:
     """Add the live state to a stored session: whether it is busy, and the number of viewing clients."""
     return msgspec.structs.replace(
         session,
@@ -65,7 +65,7 @@ async def known(request: Request, session_id: SessionId | None = None) -> Sessio
 async def list_sessions(request: Request) -> list[Session]:
     """Return the sessions of a workspace."""
     sessions = await request.ledger.sessions(request.workspace.id)
-    return [dressed(request.manager, request.handle, session) for session in sessions]
+    return [with_live_state(request.manager, request.handle, session) for session in sessions]
 
 
 async def create_session(request: Request) -> Session:
@@ -75,7 +75,7 @@ async def create_session(request: Request) -> Session:
 
 async def get_session(request: Request) -> Session:
     """Return a session."""
-    return dressed(request.manager, request.handle, await known(request))
+    return with_live_state(request.manager, request.handle, await known(request))
 
 
 async def put_session(request: Request) -> Session:
@@ -83,9 +83,9 @@ async def put_session(request: Request) -> Session:
     client sends may be older than the model's.
     """
     if request.body.title is None:
-        return dressed(request.manager, request.handle, await known(request))
+        return with_live_state(request.manager, request.handle, await known(request))
     session = await request.workspace.sessions.rename(request.session, _title(request.body.title))
-    return dressed(request.manager, request.handle, session)
+    return with_live_state(request.manager, request.handle, session)
 
 
 async def delete_session(request: Request) -> None:

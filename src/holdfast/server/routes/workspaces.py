@@ -13,7 +13,7 @@ from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Release, View
 from holdfast.server.routes.configuration import config_of, problems_of
-from holdfast.server.routes.sessions import dressed
+from holdfast.server.routes.sessions import with_live_state
 from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
 
 __all__ = [
@@ -83,7 +83,7 @@ async def snapshot(request: Request) -> SnapshotBody:
         stored.cursor,
         stored.epoch,
         await _body(request, handle),
-        tuple(dressed(request.manager, handle, item) for item in stored.sessions),
+        tuple(with_live_state(request.manager, handle, item) for item in stored.sessions),
         tuple(_with_open_parts(handle, stored.messages)),
         stored.runs,
         # Read after the store: requests and answers since then are repeated on the stream, which is harmless.

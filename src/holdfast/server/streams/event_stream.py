@@ -30,8 +30,6 @@ __all__ = [
 ]
 
 
-# Write rate of one subscriber. Pure; time is an argument.
-
 SHORTEST_WAIT = 0.002
 LONGEST_WAIT = 0.008
 _AT_ONCE = 16.0
@@ -71,8 +69,6 @@ class WritePace:
         self._seen = now
         self._credit = 0.0
 
-
-# Event streams, resumable and in the Crush form. A stalled subscriber is disconnected and can resume by number.
 
 HEARTBEAT_SECONDS = 15.0
 WRITE_SECONDS = 30.0
@@ -140,23 +136,23 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     since = request.number("since", -1)
     client = request.query.get("client_id")
     name = client_id_of(client) if client else None
-    heard = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
+    subscription = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     approvals = request.workspace.approvals
     form = None if since >= 0 else CrushStream(partial(_growing, request.handle), _dialogs(request))
     exchange = request.exchange
     if exchange is not None:
-        exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
+        exchange.probe = HEARTBEAT if form is None else QUIET_HEARTBEAT
     try:
         if name is not None:
             request.manager.apply(Attach(request.workspace.id, name))
     except BaseException:
-        heard.close()
+        subscription.close()
         raise
     approvals.client_attached()
     watcher = TaskOwner()
-    watcher.start(_until_gone(receive, heard), name="reader")
+    watcher.start(_close_on_disconnect(receive, subscription), name="reader")
     try:
-        await _send_all(heard, send, exchange, form or request.handle.frame_cache)
+        await _send_all(subscription, send, exchange, form or request.handle.frame_cache)
     except TimeoutError:
         _log.info("a reader stopped reading and was cut; it can resume")
         if exchange is not None:
@@ -165,15 +161,15 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     finally:
         approvals.client_detached()
         watcher.cancel_all()
-        heard.close()
+        subscription.close()
         if name is not None:
             request.manager.apply(Detach(request.workspace.id, name))
 
 
-async def _until_gone(receive: Receive, heard: Subscription) -> None:
+async def _close_on_disconnect(receive: Receive, subscription: Subscription) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    heard.close()
+    subscription.close()
 
 
 def _growing(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
@@ -189,7 +185,7 @@ def _dialogs(request: Request) -> CrushDialogs:
 
 
 async def _send_all(
-    heard: Subscription, send: Send, exchange: RequestCycle | None, form: CrushStream | FrameCache
+    subscription: Subscription, send: Send, exchange: RequestCycle | None, form: CrushStream | FrameCache
 ) -> None:
     """Send events numbered and resumable, or in the Crush form."""
     is_whole = isinstance(form, CrushStream)
@@ -203,23 +199,27 @@ async def _send_all(
     # Send the headers at once; a quiet workspace would otherwise delay them.
     await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
     try:
-        await (_resumable(heard, writer, form) if isinstance(form, FrameCache) else _whole(heard, writer, form))
+        await (
+            _resumable(subscription, writer, form)
+            if isinstance(form, FrameCache)
+            else _whole(subscription, writer, form)
+        )
     except ReaderCut:
         _log.info("a reader fell too far behind and was cut; it can resume")
     await writer.end()
 
 
-async def _resumable(heard: Subscription, writer: _Writer, frame_cache: FrameCache) -> None:
+async def _resumable(subscription: Subscription, writer: _Writer, frame_cache: FrameCache) -> None:
     writer.keep_beating()
     try:
-        while frames := await heard.take():
+        while frames := await subscription.take():
             await writer.write(frame_cache.join(frames))
             await writer.pause()
     finally:
         writer.stop_beating()
 
 
-async def _whole(heard: Subscription, writer: _Writer, form: CrushStream) -> None:
+async def _whole(subscription: Subscription, writer: _Writer, form: CrushStream) -> None:
     """Send complete messages without numbers and hello events, as Crush clients expect."""
     loop = asyncio.get_running_loop()
     while True:
@@ -229,7 +229,7 @@ async def _whole(heard: Subscription, writer: _Writer, form: CrushStream) -> Non
         frames: Sequence[Frame] = ()
         try:
             async with asyncio.timeout(max(0.0, due - loop.time())):
-                frames = await heard.take()
+                frames = await subscription.take()
             if not frames:
                 return
         except TimeoutError:

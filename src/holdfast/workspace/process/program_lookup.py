@@ -107,14 +107,14 @@ _MAX_ENTRIES = 50_000
 
 
 class _TooMany(Exception):
-    """It would take too long to tell."""
+    """The expansion would take too long."""
 
 
 def expand_glob(pattern: str) -> Sequence[str] | None:
     """Return a superset of the paths that a pattern can expand to; None if there are too many.
 
     Of each component with a special character only the prefix before it must match. Plain files are omitted, because
-    their directory stands for them, unless their name begins like an option.
+    their directory represents them, unless their name begins like an option.
     """
     try:
         return _GlobWalk().expand(pattern.split("/"))
