@@ -26,7 +26,7 @@ from holdfast.server import rotating_log
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
 from storage.faulty_disk import FaultyDisk
@@ -253,8 +253,8 @@ async def test_closing_syncs_the_database_before_it_removes_the_log(tmp_path: Pa
     deeds: list[tuple[str, str]] = []
     disk = FaultyDisk("closing", lambda deed, name: deeds.append((deed, name)))
     ledger = SqliteLedger(tmp_path, vfs=disk.name)
-    desk = await Desk.with_session(ledger)
-    await desk.do(sync=False)
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.do(sync=False)
     deeds.clear()
     await ledger.close()
     order = [deed for deed in dict.fromkeys(deeds) if deed[0] != "read"]

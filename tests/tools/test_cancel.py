@@ -26,10 +26,10 @@ OLD = b"one\ntwo\nthree\n"
 
 
 async def cancelled(desk: Desk, run: str) -> None:
-    await desk.world.cancel()
-    await desk.world.quiet()
-    assert desk.world.end_of(run).outcome == "cancelled"
-    await desk.world.assert_valid()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
+    assert desk.harness.end_of(run).outcome == "cancelled"
+    await desk.harness.assert_valid()
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -94,8 +94,8 @@ async def test_a_published_change_is_recorded(project: Path) -> None:
     # The old state is known already; the next to be stored is the new one.
     await ledger.gate.reached.wait()
     ledger.gate.open()
-    await desk.world.quiet()
-    assert desk.world.end_of(run).outcome == "completed"
+    await desk.harness.quiet()
+    assert desk.harness.end_of(run).outcome == "completed"
     assert desk.read("b.txt") == b"2"
     assert [content for _, _, content in await desk.versions()] == [None, "1", "2"]
 
