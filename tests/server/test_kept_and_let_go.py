@@ -290,7 +290,7 @@ class Endless:
             self.exited.set_result(9)
             self.ended.set_result(None)
 
-    async def until_ended(self) -> None:
+    async def wait(self) -> None:
         await self.ended
 
 
