@@ -8,7 +8,7 @@ from e2e.tool_client import ToolClient, tool_client
 from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
-from server.asking import question
+from server.approval_client import question
 from workspace.web_server import web_server
 
 CANARY = "sk-canary-0123456789abcdef0123456789"

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from holdfast.http11.messages import quote
 from holdfast.protocol.route import Route
 from holdfast.protocol.routes import ROUTES
-from server.asking import Asking, asking
+from server.approval_client import Asking, asking
 from server.helpers import Answer, Server, exchange, inside
 
 __all__ = ["COVERED", "Api", "Check", "api", "covers"]

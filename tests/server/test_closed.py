@@ -14,8 +14,8 @@ from holdfast.server.http.connection import Scope
 from holdfast.server.http.listen import AddressTaken, UnixListener, UnsafeDirectory
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.testing.gates import until
+from server.foreign_requests import attempts, with_origin
 from server.helpers import exchange, inside, open_raw, place, prompt, serving
-from server.strangers import attempts, with_origin
 
 _SECRET = "s3cr3t-c4n4ry-91"
 

@@ -13,7 +13,7 @@ from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.testing.gates import Gate, start, until
-from server.asking import asking, question
+from server.approval_client import asking, question
 from server.clock import Clock
 from server.helpers import RawStream, inside, open_raw, place, serving
 

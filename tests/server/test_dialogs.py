@@ -15,7 +15,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import SessionId, ToolCallId
 from holdfast.server.streams.crush_stream import PAUSE_SECONDS, CrushDialogs
-from server.asking import asking, question
+from server.approval_client import asking, question
 from server.helpers import RawStream
 
 

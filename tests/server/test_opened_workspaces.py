@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.events import ConfigChangedEvent, HelloEvent, McpEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.server.workspace_manager import GracePeriods
-from server.asking import Asking, asking
+from server.approval_client import Asking, asking
 from server.clock import Clock
 from server.helpers import read_until
 

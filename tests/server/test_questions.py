@@ -8,7 +8,7 @@ import pytest
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import QuestionRequestEvent
-from server.asking import Asking, asking, notices, question
+from server.approval_client import Asking, asking, notices, question
 from server.helpers import read_until
 
 CHOICES = [{"id": "pg", "label": "PostgreSQL"}, {"id": "my", "label": "MySQL", "description": "old"}]

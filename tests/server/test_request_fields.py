@@ -19,7 +19,7 @@ from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import ModelChoice
 from holdfast.protocol.routes import ROUTES
 from server.api import Api, api
-from server.asking import question
+from server.approval_client import question
 from server.helpers import RawStream
 from server.test_route_effects_more import settings
 

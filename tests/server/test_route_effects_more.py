@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domain.ids import SessionId
 from holdfast.server.telemetry.metrics import ServerMetrics
 from server.api import Api, covers
-from server.asking import question
+from server.approval_client import question
 from server.helpers import RawStream, exchange, inside
 
 __all__ = ["ELSEWHERE", "ServerMetrics"]

@@ -14,7 +14,7 @@ from holdfast.client.client import Client
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import ScriptedModel
-from server.asking import _script
+from server.approval_client import _script
 from server.helpers import Server, end_of, place, read_until, serving
 
 EFFECTIVE = (

@@ -15,7 +15,7 @@ from holdfast.protocol.sse import HEARTBEAT
 from holdfast.server.web import web_app
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import until
-from server.asking import asking, notices
+from server.approval_client import asking, notices
 from server.clock import Clock
 from server.helpers import FeedModel, RawStream, Server, exchange, inside, open_raw, place, prompt, serving
 

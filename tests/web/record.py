@@ -25,7 +25,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.engine.retries import RetryPolicy
 from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from server.asking import asking, question
+from server.approval_client import asking, question
 from server.helpers import QUICK, RawStream
 from web.recordings import FOLD, folded
 

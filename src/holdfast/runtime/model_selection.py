@@ -76,11 +76,11 @@ def model_sources(configuration: "Configuration", credentials: "Credentials", da
             configuration.environment_version,
         ),
         data_dir,
-        lambda: _doubt(configuration),
+        lambda: _unknown_selection(configuration),
     )
 
 
-def _doubt(configuration: "Configuration") -> str:
+def _unknown_selection(configuration: "Configuration") -> str:
     found = (
         problem
         for problem in configuration.unresolved_errors()
@@ -95,7 +95,7 @@ def _fresh_environment(configuration: "Configuration") -> Mapping[str, str]:
     return configuration.environment()
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _CachedChoice(msgspec.Struct, frozen=True):
     """A cached choice with its inputs."""
 
     model: Model
@@ -105,7 +105,7 @@ class _Held(msgspec.Struct, frozen=True):
     until: float
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _BuiltModel(msgspec.Struct, frozen=True):
     """A model with its configuration."""
 
     model: Model
@@ -118,20 +118,20 @@ class SelectedModels:
 
     def __init__(
         self,
-        means: ModelSources,
+        inputs: ModelSources,
         discovery: ModelDiscovery | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._means = means
+        self._inputs = inputs
         self._discovery = discovery or ModelDiscovery()
         self._clock = clock
         self._tasks = TaskOwner()
-        self._held: dict[Size, _Held] = {}
-        self._flights: dict[tuple[Size, int], asyncio.Task[Model]] = {}
+        self._held: dict[Size, _CachedChoice] = {}
+        self._pending: dict[tuple[Size, int], asyncio.Task[Model]] = {}
         self._renewals: dict[bytes, asyncio.Task[Model | None]] = {}
-        self._made: dict[bytes, _Made] = {}
-        self._markets: list[tuple[Settings, object, ModelRegistry]] = []
+        self._made: dict[bytes, _BuiltModel] = {}
+        self._registries: list[tuple[Settings, object, ModelRegistry]] = []
         self._key_variables: set[str] = set()
         self._tour = DemoModel()
         self._titles = tour_titles()
@@ -146,8 +146,8 @@ class SelectedModels:
 
     async def named(self, name: str) -> Model:
         """Return a model by its name, with or without its provider (`provider/model`). Raises `ProviderError`."""
-        market = await self._market(self._means.settings(), self._means.stamp())
-        pick = await self._picked(market, Selection(name))
+        registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
+        pick = await self._picked(registry, Selection(name))
         return self._tour if pick is None else await self._model(pick)
 
     async def renewed(self, model: Model) -> Model | None:
@@ -159,25 +159,25 @@ class SelectedModels:
         if made is None:
             return None
         mark = made.plan.cache_key()
-        flight = self._renewals.get(mark)
-        if flight is None:
-            flight = self._tasks.start(self._renew(made), name="renew credentials", done=_retrieve_exception)
-            self._renewals[mark] = flight
-            flight.add_done_callback(lambda _: self._renewals.pop(mark, None))
-        return await asyncio.shield(flight)
+        task = self._renewals.get(mark)
+        if task is None:
+            task = self._tasks.start(self._renew(made), name="renew credentials", done=_retrieve_exception)
+            self._renewals[mark] = task
+            task.add_done_callback(lambda _: self._renewals.pop(mark, None))
+        return await asyncio.shield(task)
 
     async def providers_view(self, *, refresh: bool = False) -> tuple[ProviderView, ...]:
         """Return all providers with their models and missing requirements. Queries servers for their models."""
-        return await (await self._market(self._means.settings(), self._means.stamp())).view(refresh=refresh)
+        return await (await self._registry(self._inputs.settings(), self._inputs.stamp())).view(refresh=refresh)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
         """Return the usable providers with the models that are known without a query."""
-        return await (await self._market(self._means.settings(), self._means.stamp())).usable_view()
+        return await (await self._registry(self._inputs.settings(), self._inputs.stamp())).usable_view()
 
     async def default_small(self, provider: str) -> Selection:
         """Return the default small model of a provider, or the large model in use if there is none."""
-        market = await self._market(self._means.settings(), self._means.stamp())
-        offer = market.find(provider)
+        registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
+        offer = registry.find(provider)
         if offer is not None and offer.default_small:
             return Selection(offer.default_small, offer.id)
         info = (await self.large()).info
@@ -192,9 +192,9 @@ class SelectedModels:
         """Return the selection with its provider. Raises `ProviderError` if it can never be used; a server that is not
         running yet is no error.
         """
-        market = await self._market(self._means.settings(), self._means.stamp())
+        registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
         try:
-            pick = await self._picked(market, selection)
+            pick = await self._picked(registry, selection)
         except ProviderError as error:
             if error.trouble != "connection":
                 raise
@@ -222,82 +222,82 @@ class SelectedModels:
     # Selection
 
     async def _of(self, size: Size) -> Model:
-        settings, stamp = self._means.settings(), self._means.stamp()
+        settings, stamp = self._inputs.settings(), self._inputs.stamp()
         held = self._held.get(size)
         if held is not None and self._still_holds(held, settings, stamp):
             return held.model
-        flight = self._flights.get((size, id(settings)))
-        if flight is None:
+        task = self._pending.get((size, id(settings)))
+        if task is None:
             key = (size, id(settings))
-            flight = self._tasks.start(
+            task = self._tasks.start(
                 self._choose(size, settings, stamp), name=f"choose the {size} model", done=_retrieve_exception
             )
-            self._flights[key] = flight
-            flight.add_done_callback(lambda _: self._flights.pop(key, None))
-        return await asyncio.shield(flight)
+            self._pending[key] = task
+            task.add_done_callback(lambda _: self._pending.pop(key, None))
+        return await asyncio.shield(task)
 
-    def _still_holds(self, held: _Held, settings: Settings, stamp: object) -> bool:
+    def _still_holds(self, held: _CachedChoice, settings: Settings, stamp: object) -> bool:
         is_same = held.settings is settings or held.settings == settings
         return is_same and held.stamp == stamp and held.found == self._discovery.version and self._clock() < held.until
 
     async def _choose(self, size: Size, settings: Settings, stamp: object) -> Model:
         large = settings.models.large
         is_open = not (large.model or large.provider)
-        if is_open and (doubt := self._means.doubt()):
+        if is_open and (doubt := self._inputs.doubt()):
             # Any default could send the project to a provider that the user did not want.
             raise ProviderError(f"{doubt} No model is selected until this is corrected.", trouble="refused")
         model: Model
         # Read before the selection: discoveries during it invalidate the cached choice.
         found = self._discovery.version
-        market = await self._market(settings, stamp)
-        pick = await self._pick(market, size, settings)
+        registry = await self._registry(settings, stamp)
+        pick = await self._pick(registry, size, settings)
         if pick is not None:
             model = await self._model(pick)
         elif size == "small":
             model = self._titles
         else:
-            model = DemoModel(await market.fallback_reason()) if is_open else self._tour
+            model = DemoModel(await registry.fallback_reason()) if is_open else self._tour
         is_stopgap = is_open and (pick is None or pick.provider.origin == "local")
         until = self._clock() + _FALLBACK_SECONDS if is_stopgap else float("inf")
-        self._held[size] = _Held(model, settings, stamp, found, until)
+        self._held[size] = _CachedChoice(model, settings, stamp, found, until)
         return model
 
-    async def _pick(self, market: ModelRegistry, size: Size, settings: Settings) -> ModelChoice | None:
+    async def _pick(self, registry: ModelRegistry, size: Size, settings: Settings) -> ModelChoice | None:
         chosen = settings.models.small if size == "small" else settings.models.large
         if size == "large" or chosen.model or chosen.provider:
-            return await self._picked(market, chosen)
-        large = await self._picked(market, settings.models.large)
-        return await market.pick_small(large, chosen)
+            return await self._picked(registry, chosen)
+        large = await self._picked(registry, settings.models.large)
+        return await registry.pick_small(large, chosen)
 
-    async def _picked(self, market: ModelRegistry, selection: Selection) -> ModelChoice | None:
+    async def _picked(self, registry: ModelRegistry, selection: Selection) -> ModelChoice | None:
         """Pick a model. The error names unreadable settings files, because they may contain the selection."""
         try:
-            return await market.pick(selection)
+            return await registry.pick(selection)
         except ProviderError as error:
-            if error.trouble == "connection" or not (doubt := self._means.doubt()):
+            if error.trouble == "connection" or not (doubt := self._inputs.doubt()):
                 raise
             text = f"{doubt} Its settings have no effect until this is corrected. {error}"
             raise ProviderError(text, title=error.title, trouble=error.trouble) from None
 
-    async def _market(self, settings: Settings, stamp: object) -> ModelRegistry:
-        for known, mark, market in self._markets:
+    async def _registry(self, settings: Settings, stamp: object) -> ModelRegistry:
+        for known, mark, registry in self._registries:
             if (known is settings or known == settings) and mark == stamp:
-                return market
-        catalog, sources = await asyncio.to_thread(self._sources)
-        market = ModelRegistry(catalog, settings, sources, self._discovery, self._tour.info)
-        self._markets[:] = [(settings, stamp, market)]
-        self._key_variables |= market.key_variables()
-        return market
+                return registry
+        catalog, sources = await asyncio.to_thread(self._load_sources)
+        registry = ModelRegistry(catalog, settings, sources, self._discovery, self._tour.info)
+        self._registries[:] = [(settings, stamp, registry)]
+        self._key_variables |= registry.key_variables()
+        return registry
 
-    def _sources(self) -> tuple[Catalog, EndpointSources]:
-        means = self._means
-        return load_catalog(means.data_dir), EndpointSources(means.expand, means.key_of, means.environment())
+    def _load_sources(self) -> tuple[Catalog, EndpointSources]:
+        inputs = self._inputs
+        return load_catalog(inputs.data_dir), EndpointSources(inputs.expand, inputs.key_of, inputs.environment())
 
     async def _model(self, pick: ModelChoice) -> Model:
         """Return a cached model for each configuration, so that its connections are reused."""
         plan = _plan(pick)
         mark = plan.cache_key()
-        made = self._made.pop(mark, None) or _Made(await build(plan), plan, pick)
+        made = self._made.pop(mark, None) or _BuiltModel(await build(plan), plan, pick)
         self._made[mark] = made
         while len(self._made) > _MAX_MODELS:
             del self._made[next(iter(self._made))]
@@ -305,17 +305,17 @@ class SelectedModels:
 
     # Renewal of credentials
 
-    async def _renew(self, made: _Made) -> Model | None:
+    async def _renew(self, made: _BuiltModel) -> Model | None:
         offer = made.pick.provider
-        self._markets.clear()
-        if offer.type == "bedrock" and offer.settings.aws_auth_refresh and self._means.sign_in is not None:
-            if not await self._means.sign_in(offer.settings.aws_auth_refresh):
+        self._registries.clear()
+        if offer.type == "bedrock" and offer.settings.aws_auth_refresh and self._inputs.sign_in is not None:
+            if not await self._inputs.sign_in(offer.settings.aws_auth_refresh):
                 return None
             self._made.pop(made.plan.cache_key(), None)
             return self._replace_model(made.model, await self._model(made.pick))
-        market = await self._market(self._means.settings(), self._means.stamp())
+        registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
         try:
-            pick = await market.pick(Selection(made.pick.model.info.model, offer.id))
+            pick = await registry.pick(Selection(made.pick.model.info.model, offer.id))
         except ProviderError:
             return None
         if pick is None:
@@ -335,9 +335,9 @@ class SelectedModels:
         return new
 
     async def _with_new_token(self, pick: ModelChoice) -> ModelChoice:
-        if self._means.new_token is None:
+        if self._inputs.new_token is None:
             return pick
-        token = await self._means.new_token(pick.provider.id, pick.endpoint.api_key)
+        token = await self._inputs.new_token(pick.provider.id, pick.endpoint.api_key)
         return (
             pick
             if not token

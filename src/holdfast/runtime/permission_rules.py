@@ -1,4 +1,4 @@
-"""The permission rules of a workspace, as its settings say now, and what holds while one of them cannot be read."""
+"""Permission rules of a workspace: applied from the current settings, and more strictly while a rule is unreadable."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ __all__ = ["PermissionCheck", "allows", "outdated_rules", "replaces", "unread_ru
 
 
 class PermissionCheck:
-    """Judges calls by the settings as they are now. `saved_file` is the file that "always allow" writes."""
+    """Decides about tool calls by the current settings. `saved_file` is the file that "always allow" writes."""
 
     def __init__(
         self, reading: Callable[[], ConfigSnapshot], path: str, saved_file: str, programs: "ProgramFiles"
@@ -44,7 +44,7 @@ class PermissionCheck:
         rules = self._known[1]
         if unread is None:
             return rules.judge(permit)
-        # What the rule was to forbid is not known, so nothing but reading is allowed unasked.
+        # It is unknown what the rule forbids, so only reading is allowed without an approval.
         verdict = rules.judge(replace(permit, is_agreed=False))
         if verdict.decision != "ask":
             return verdict
@@ -63,7 +63,7 @@ class PermissionCheck:
 
 
 def unread_rule(problems: Sequence[Problem]) -> Problem | None:
-    """Return the first rule that forbids or asks and cannot be read; those that forbid come first."""
+    """Return the first rule that forbids or asks and cannot be read; those that forbid take precedence."""
     asking = (
         problem for problem in problems if problem.severity == "error" and problem.key.startswith("permissions.ask")
     )
@@ -80,7 +80,7 @@ def _rules(settings: PermissionSettings, path: str, programs: "ProgramFiles") ->
 
 
 def allows(rules: Sequence[str], permit: Permit, path: str, programs: "ProgramFiles") -> bool:
-    """Whether these rules alone allow a call in the workspace at `path`."""
+    """Return whether these rules alone allow a call in the workspace at `path`."""
     return _rules(PermissionSettings(allow=tuple(rules)), path, programs).judge(permit).decision == "allow"
 
 
@@ -99,7 +99,7 @@ def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[Problem, .
 
 
 def replaces(new: str, old: str) -> bool:
-    """Whether a rule that is being saved is the new form of a saved rule of an earlier version."""
+    """Return whether a rule that is being saved is the new form of a saved rule of an earlier version."""
     from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415
 
     return new.startswith(f"{old} ") and is_outdated(old)

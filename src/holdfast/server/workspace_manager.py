@@ -37,7 +37,7 @@ from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices
 from holdfast.runtime.workspace import Workspace
-from holdfast.server import presence as who
+from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
 from holdfast.tasks import TaskOwner
@@ -175,7 +175,7 @@ class WorkspaceManager:
         self._tasks = TaskOwner()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
-        self.presence, effects = who.start(leaves_when_idle=leaves_when_idle)
+        self.presence, effects = presence.start(leaves_when_idle=leaves_when_idle)
         self._execute(effects)
 
     @property
@@ -207,7 +207,7 @@ class WorkspaceManager:
                 handle = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
                 if handle.id not in self.presence.workspaces:
                     # No run was left to resume and no client is attached.
-                    self.apply(who.Opened(handle.id, working=False))
+                    self.apply(presence.Opened(handle.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but the directory does not exist any more", path)
             except NoUsableModel as error:
@@ -219,15 +219,15 @@ class WorkspaceManager:
         """Open the workspace of a directory for a client, after a pending close."""
         path = _directory(body)
         client = client_id_of(body.client_id)
-        self.apply(who.CreateBegan(client))
+        self.apply(presence.CreateBegan(client))
         try:
             while (closing := self._closing.get(path)) is not None:
                 await asyncio.shield(closing)
             handle = await self._open(msgspec.structs.replace(body, path=path))
-            self.apply(who.Create(handle.id, client))
+            self.apply(presence.Create(handle.id, client))
             return handle
         finally:
-            self.apply(who.CreateOver())
+            self.apply(presence.CreateOver())
 
     async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
         environment = dict(item.partition("=")[::2] for item in body.env)
@@ -249,7 +249,7 @@ class WorkspaceManager:
         self._schedule_check()
         if handle.is_busy:
             handle.was_busy = True
-            self.apply(who.WorkBegan(handle.id))
+            self.apply(presence.WorkBegan(handle.id))
         return handle
 
     def _schedule_check(self) -> None:
@@ -304,7 +304,7 @@ class WorkspaceManager:
         del self._timers["storage"]
         if self._is_abandoned:
             _log.error("stopping: nothing can be stored, and no client is attached")
-            self.apply(who.Stop())
+            self.apply(presence.Stop())
 
     def _update_busy(self, workspace: WorkspaceId) -> None:
         """Update whether a workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
@@ -314,7 +314,7 @@ class WorkspaceManager:
             return
         if handle.is_busy != handle.was_busy:
             handle.was_busy = handle.is_busy
-            self.apply(who.WorkBegan(handle.id) if handle.is_busy else who.WorkEnded(handle.id))
+            self.apply(presence.WorkBegan(handle.id) if handle.is_busy else presence.WorkEnded(handle.id))
         else:
             self._update_job_timer(handle)
 
@@ -339,16 +339,16 @@ class WorkspaceManager:
     def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
-        before = who.looked_at(self.presence, workspace)
-        self.presence, effects = who.transition(self.presence, event)
+        before = presence.looked_at(self.presence, workspace)
+        self.presence, effects = presence.transition(self.presence, event)
         self._execute(effects)
         self._publish_viewers(workspace, before)
         known = self._handles.get(workspace)
-        for handle in self.handles if isinstance(event, who.Retire) else [known] if known is not None else ():
+        for handle in self.handles if isinstance(event, presence.Retire) else [known] if known is not None else ():
             self._update_job_timer(handle)
             self._remove_lent_servers(handle)
         for effect in effects:
-            if isinstance(effect, who.Refuse):
+            if isinstance(effect, presence.Refuse):
                 raise _REFUSALS[effect.reason]()
 
     def _remove_lent_servers(self, handle: WorkspaceHandle) -> None:
@@ -357,14 +357,14 @@ class WorkspaceManager:
             handle.mcp_lenders.discard(client)
             handle.services.extensions.mcp.set_client_servers(client, {})
 
-    def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
+    def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, presence.Claim]:
         """The claims of clients on a workspace."""
-        return self.presence.workspaces.get(handle.id, who.Workspace()).claims
+        return self.presence.workspaces.get(handle.id, presence.Workspace()).claims
 
     def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""
         handle = self._handles.get(workspace)
-        now = who.looked_at(self.presence, workspace)
+        now = presence.looked_at(self.presence, workspace)
         if handle is None or self.is_closed or now == before:
             return
         for session in sorted(before.keys() | now.keys()):
@@ -386,25 +386,25 @@ class WorkspaceManager:
                 _log.error("a workspace could not be closed: %s", failure)
         await self.services.close()
 
-    def _execute(self, effects: tuple[who.Effect, ...]) -> None:
+    def _execute(self, effects: tuple[presence.Effect, ...]) -> None:
         for effect in effects:
             match effect:
-                case who.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
+                case presence.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
                     seconds = self._graces.create if grace == "create" else self._graces.detach
-                    over = who.HoldOver(workspace, client, generation)
+                    over = presence.HoldOver(workspace, client, generation)
                     self._after(seconds, (workspace, client), over)
-                case who.ArmLinger(generation=generation):
-                    self._after(self._graces.linger, "linger", who.LingerOver(generation))
-                case who.CloseWorkspace() if self.is_closed:
+                case presence.ArmLinger(generation=generation):
+                    self._after(self._graces.linger, "linger", presence.LingerOver(generation))
+                case presence.CloseWorkspace() if self.is_closed:
                     pass
-                case who.CloseWorkspace(workspace=workspace):
+                case presence.CloseWorkspace(workspace=workspace):
                     handle = self._handles[workspace]
                     self._closing[handle.path] = self._tasks.start(self._close(handle), name=f"close {handle.path}")
-                case who.CloseServer():
+                case presence.CloseServer():
                     self.stopping.set()
-                case who.OpenWorkspace(workspace=workspace):
+                case presence.OpenWorkspace(workspace=workspace):
                     self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
-                case who.Refuse():
+                case presence.Refuse():
                     pass
 
     def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
@@ -428,7 +428,7 @@ class WorkspaceManager:
         del self._handles[handle.id]
         del self._closing[handle.path]
         self._left[handle.id] = WorkspaceBody(handle.id, handle.path, handle.yolo, handle.debug, env=handle.env)
-        self.apply(who.Closed(handle.id))
+        self.apply(presence.Closed(handle.id))
         del self._left[handle.id]
         self._schedule_release()
 
@@ -447,10 +447,10 @@ class WorkspaceManager:
         """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
         try:
             handle = await self._open(body)
-            self.apply(who.Opened(handle.id, working=handle.workspace.is_busy()))
+            self.apply(presence.Opened(handle.id, working=handle.workspace.is_busy()))
         except HoldfastError as error:
             _log.error("%s cannot be opened again: %s", body.path, error)
-            self.apply(who.Closed(body.id))
+            self.apply(presence.Closed(body.id))
 
 
 _REFUSALS = {

@@ -20,8 +20,8 @@ from holdfast.http11.messages import ConnectionBroken
 from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until
+from server.foreign_requests import attempts, with_origin
 from server.helpers import Answer, RawStream, Server, exchange, inside, open_raw, place, serving
-from server.strangers import attempts, with_origin
 
 _JSON = "Content-Type: application/json"
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"

@@ -25,7 +25,7 @@ from holdfast.server.streams.event_stream import stream
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.workspace.process.command_process import RunningCommand
-from server.asking import asking
+from server.approval_client import asking
 from server.clock import Clock
 from server.helpers import (
     FeedModel,
@@ -290,7 +290,7 @@ class Endless:
             self.exited.set_result(9)
             self.ended.set_result(None)
 
-    async def until_ended(self) -> None:
+    async def wait(self) -> None:
         await self.ended
 
 

@@ -20,7 +20,7 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.http11.sse import SseEvent
 from holdfast.server.streams.crush_stream import CrushStream
-from server.asking import Asking, asking
+from server.approval_client import Asking, asking
 from server.helpers import RawStream
 
 S, M, C, R = SessionId("s"), MessageId("m"), ToolCallId("c"), RunId("r")

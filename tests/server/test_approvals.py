@@ -15,7 +15,7 @@ from holdfast.domain.events import (
     RunCompleteEvent,
 )
 from holdfast.domain.ids import SessionId
-from server.asking import asking, notices
+from server.approval_client import asking, notices
 from server.helpers import collect, end_of, place, process, prompt, read_until
 
 
