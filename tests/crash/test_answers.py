@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

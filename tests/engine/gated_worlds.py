@@ -2,7 +2,7 @@
 
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Briefing, RunRecord
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
 from holdfast.testing.harness import Harness

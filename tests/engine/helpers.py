@@ -26,7 +26,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price

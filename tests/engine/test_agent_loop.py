@@ -12,7 +12,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import Event, MessageEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import FinishReason, text_of
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy

@@ -31,7 +31,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, CloseRequest, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.approvals import check_answers, find_batch, subject_of

@@ -11,7 +11,7 @@ from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnk
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Model

@@ -16,7 +16,7 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.events import Change, RunCompleteEvent, encode_event
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.models import ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelRequest, StreamPart, TextDelta
 from holdfast.domain.runs import Attachment, Prompt
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step

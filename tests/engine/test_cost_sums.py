@@ -10,7 +10,7 @@ from engine.helpers import answering, virtual_seconds
 from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, broken, said, used
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
-from holdfast.domain.models import ModelRequest, UsagePart
+from holdfast.domain.model_requests import ModelRequest, UsagePart
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome

@@ -10,7 +10,7 @@ from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSessio
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import PatchSession, Redeliver, Reorder
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
 from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, SubagentTask, ToolContext, ToolOutcome

@@ -10,7 +10,7 @@ from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Entry
-from holdfast.domain.models import ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Cancel, Head
 from holdfast.engine.settings import EngineSettings

@@ -9,7 +9,7 @@ from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClo
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings

@@ -6,7 +6,7 @@ from engine.gated_worlds import busy_world
 from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Redeliver, Reorder
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.lifecycle import members
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, start, until

@@ -11,7 +11,7 @@ from engine.gated_worlds import busy_world
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine import run_end
 from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings

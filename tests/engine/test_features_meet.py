@@ -12,7 +12,7 @@ from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, is_subagent_session
 from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage

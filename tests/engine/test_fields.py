@@ -19,7 +19,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.inputs import body_hash

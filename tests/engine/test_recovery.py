@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.recovery import plan_recovery

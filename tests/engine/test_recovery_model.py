@@ -29,7 +29,7 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
 from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage

@@ -40,7 +40,7 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage

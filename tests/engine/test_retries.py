@@ -9,7 +9,7 @@ from engine.helpers import PATIENT, answering, got, info, message, play, said, t
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.events import AgentEvent, LiveEvent
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.history import conversation, shortened, size_of
 from holdfast.engine.ports import Outlet
 from holdfast.engine.retries import RetryPolicy, retry_delay

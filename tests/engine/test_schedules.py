@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import Deadlock, every_schedule, run_schedule, run_seeded

@@ -9,7 +9,7 @@ from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartE
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
 from holdfast.domain.messages import ReasoningPart, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace

@@ -8,7 +8,7 @@ import pytest
 from engine.helpers import PATIENT, results_of
 from holdfast.domain.ids import is_subagent_session
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

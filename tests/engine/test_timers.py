@@ -11,7 +11,7 @@ from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, Write
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.retries import RetryPolicy

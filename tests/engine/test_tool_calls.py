@@ -11,7 +11,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import StepFinish
+from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool

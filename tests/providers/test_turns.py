@@ -11,7 +11,7 @@ from engine.helpers import answering
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Brief, Prompt
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Price, Usage
@@ -19,8 +19,8 @@ from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.harness import FixedModels, Harness
 from model_server.script import Ask, Reply, Say, Think, event
 from model_server.server import Asked, ModelServer

@@ -10,7 +10,7 @@ from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome

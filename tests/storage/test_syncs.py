@@ -18,10 +18,10 @@ import pytest
 
 import holdfast
 from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
-from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
+from holdfast.config.wire_settings import ConfigStore
 from holdfast.server import rotating_log
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
@@ -47,7 +47,7 @@ WRITERS = {
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/console/standard_streams.py": "standard output",
+    "cli/console/stream_failures.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
     "server/http/listen.py": "lock",
@@ -56,9 +56,9 @@ WRITERS = {
     "workspace/process/guard_tag.py": "kernel interface",
     "workspace/process/guard_main.py": "mount point",
     "workspace/process/guard_system.py": "kernel interface",
-    "workspace/process/output.py": "output of commands",
+    "workspace/process/output_capture.py": "output of commands",
     "workspace/sandbox/linked_git_dirs.py": "record of a decision, made again",
-    "workspace/sandbox/cleanup.py": "files moved away from the workspace; record of a comparison, made again",
+    "workspace/sandbox/quarantine.py": "files moved away from the workspace; record of a comparison, made again",
 }
 
 

@@ -11,7 +11,7 @@ from holdfast.domain.errors import PermissionDenied
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet

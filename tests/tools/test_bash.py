@@ -12,7 +12,7 @@ from engine.helpers import results_of
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

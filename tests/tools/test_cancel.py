@@ -12,8 +12,8 @@ from holdfast.domain.ledger import AddFile
 from holdfast.domain.settings import ToolSettings
 from holdfast.testing.gates import GatedLedger, until
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace.process import child_process
-from holdfast.workspace.process.child_process import Child
+from holdfast.workspace.process import piped_process
+from holdfast.workspace.process.piped_process import Child
 from tools.desk import Desk
 
 CHANGES: list[tuple[str, dict[str, object]]] = [
@@ -111,7 +111,7 @@ class Watch:
         self.pids: list[int] = []
 
     async def __call__(self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
-        child = await child_process.spawn(arguments, directory, environment)
+        child = await piped_process.spawn(arguments, directory, environment)
         self.pids.append(child._process.pid)  # type: ignore[attr-defined]
         self.started.set()
         return child

@@ -13,7 +13,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.harness import Harness

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.errors import HoldfastError, StorageError, StorageUnavailable, StorageUnknown, ToolError, Trouble
 from holdfast.domain.ids import RunId
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage

@@ -21,7 +21,7 @@ from client.worlds import Harness
 from e2e.tool_client import bash, tool_client
 from holdfast.domain.events import encode_event
 from holdfast.domain.ids import SessionId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.retries import RetryPolicy
 from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think

@@ -22,10 +22,10 @@ from holdfast.tools import ls
 from holdfast.workspace.files import open_files
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard as guards
-from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
+from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
 from tools.desk import Desk

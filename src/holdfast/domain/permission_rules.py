@@ -34,7 +34,7 @@ from holdfast.domain.tools import (
     matching_tools,
     suggest,
 )
-from holdfast.domain.web_addresses import Address, AddressPattern, BadAddress, parse_pattern
+from holdfast.domain.url_patterns import Address, AddressPattern, BadAddress, parse_pattern
 
 __all__ = ["BadRule", "Rule", "Scope", "escape", "parse_rules"]
 

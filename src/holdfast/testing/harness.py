@@ -18,7 +18,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import FinishReason, Message, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import Tool
 from holdfast.engine.ports import Ledger, Model, Outlet
