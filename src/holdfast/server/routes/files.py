@@ -1,4 +1,4 @@
-"""Handlers for files that a prompt can attach, for clients without access to the disk."""
+"""Handlers for files: those that a prompt can attach, and the undo of changes."""
 
 import asyncio
 import os
