@@ -380,18 +380,28 @@ def glossary() -> set[frozenset[str]]:
     return {frozenset(word.removesuffix("s") for word in term.lower().split()) for term in terms}
 
 
-def test_public_classes_are_explained() -> None:
-    """By a docstring, or by a word of the glossary in their name."""
-    terms = glossary()
-    unexplained: list[str] = []
-    for path in [*(PACKAGE / "domain").glob("*.py"), *(PACKAGE / "engine").glob("*.py")]:
-        public = public_names(path) or []
-        for node in tree_of(path).body:
-            if isinstance(node, ast.ClassDef) and node.name in public and ast.get_docstring(node) is None:
-                words = {word.lower().removesuffix("s") for word in re.findall(r"[A-Z][a-z]*", node.name)}
-                if not any(term <= words for term in terms):
-                    unexplained.append(f"{name_of(path)}: {node.name}")
-    assert not unexplained
+def test_public_classes_and_functions_have_docstrings() -> None:
+    """In every package, whatever `__all__` lists."""
+    undocumented = [
+        f"{name_of(path)}: {node.name}"
+        for path in MODULES
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name in (public_names(path) or ())
+        and ast.get_docstring(node) is None
+    ]
+    assert not undocumented
+
+
+def test_packages_say_what_belongs_there() -> None:
+    packages = [path for path in MODULES if path.name == "__init__.py"]
+    assert not [name_of(path) for path in packages if not ast.get_docstring(tree_of(path))]
+
+
+def test_there_are_few_modules() -> None:
+    """Fragments of one subject share a module: decision 32."""
+    modules = [path for path in MODULES if path.name != "__init__.py" and PACKAGE / "testing" not in path.parents]
+    assert len(modules) <= 360
 
 
 # Start-up

@@ -1,4 +1,4 @@
-"""Redaction of secrets in settings and in text. Pure.
+"""Redaction of secrets in settings and in text.
 
 A secret in the settings is shown as `set`. A template such as `$OPENAI_API_KEY` names the source of a secret and is
 shown as it is. Secrets are recognised by the names of their keys and by their form: a URL or an argument may contain a

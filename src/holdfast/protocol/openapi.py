@@ -21,6 +21,7 @@ _JSON = "application/json"
 
 @cache
 def document() -> dict[str, Any]:
+    """Return the OpenAPI document of all routes."""
     types = [kind for route in ROUTES for kind in (route.request, route.answer) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
     by_type = dict(zip(map(repr, [*types, Problem]), schemas, strict=True))

@@ -83,45 +83,123 @@ class Presence(msgspec.Struct, frozen=True):
 
 
 # Events. Only a `CreateBegan` that is not refused is followed by a `CreateOver`, after the `Create`.
-# fmt: off
+
+
 class _Place(msgspec.Struct, frozen=True):
     workspace: WorkspaceId
+
+
 class _Pair(_Place, frozen=True):
     client: ClientId
-class Create(_Pair, frozen=True): ...          # The client requested the workspace, which is open or known here.
-class Attach(_Pair, frozen=True): ...          # A stream begins.
-class Detach(_Pair, frozen=True): ...          # A stream that was not refused has ended, for any reason.
-class Release(_Pair, frozen=True): ...         # The client does not need the workspace any more.
-class View(_Pair, frozen=True):                # The client views this session.
+
+
+class Create(_Pair, frozen=True):
+    """The client requested the workspace, which is open or known here."""
+
+
+class Attach(_Pair, frozen=True):
+    """A stream of the client begins."""
+
+
+class Detach(_Pair, frozen=True):
+    """A stream that was not refused has ended, for any reason."""
+
+
+class Release(_Pair, frozen=True):
+    """The client does not need the workspace any more."""
+
+
+class View(_Pair, frozen=True):
+    """The client views a session."""
+
     session: SessionId
-class HoldOver(_Pair, frozen=True):            # Follows `Arm`, at once if the grace is zero.
+
+
+class HoldOver(_Pair, frozen=True):
+    """The timer of `Arm` has fired; at once if the grace is zero."""
+
     generation: int
-class Opened(_Place, frozen=True):             # By recovery, without a client, or because of `OpenWorkspace`.
-    working: bool = True                       # Unfinished runs are in it.
-class Closed(_Place, frozen=True): ...         # After `CloseWorkspace`; or opening failed; or the server stops.
-class WorkBegan(_Place, frozen=True): ...      # Runs or jobs are active; perhaps before the first create.
-class WorkEnded(_Place, frozen=True): ...      # No run is left, and no job that still keeps the workspace alive.
-class Retire(msgspec.Struct, frozen=True):     # The client is gone for good.
+
+
+class Opened(_Place, frozen=True):
+    """The workspace was opened: by recovery, without a client, or because of `OpenWorkspace`.
+
+    `working`: it contains unfinished runs.
+    """
+
+    working: bool = True
+
+
+class Closed(_Place, frozen=True):
+    """The workspace was closed after `CloseWorkspace`, could not be opened, or the server stops."""
+
+
+class WorkBegan(_Place, frozen=True):
+    """Runs or jobs are active; possibly before the first create."""
+
+
+class WorkEnded(_Place, frozen=True):
+    """No run is left, and no job that keeps the workspace open."""
+
+
+class Retire(msgspec.Struct, frozen=True):
+    """The client is gone for good."""
+
     client: ClientId
-class CreateBegan(msgspec.Struct, frozen=True):  # A create is about to open its workspace, which may be slow.
+
+
+class CreateBegan(msgspec.Struct, frozen=True):
+    """A create is about to open its workspace, which may be slow."""
+
     client: ClientId
-class CreateOver(msgspec.Struct, frozen=True): ...
-class LingerOver(msgspec.Struct, frozen=True):   # Follows `ArmLinger`.
+
+
+class CreateOver(msgspec.Struct, frozen=True):
+    """The create that began has ended. Follows its `Create`."""
+
+
+class LingerOver(msgspec.Struct, frozen=True):
+    """The timer of `ArmLinger` has fired."""
+
     generation: int
-class Stop(msgspec.Struct, frozen=True): ...     # A client or a signal requested that the server stops.
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A client or a signal requested that the server stops."""
+
 
 # Effects.
-class Arm(_Pair, frozen=True):                 # Start a timer that replaces the pair's earlier one.
+
+
+class Arm(_Pair, frozen=True):
+    """Start the timer of a claim; it replaces the earlier one of this client and workspace."""
+
     generation: int
     grace: Grace
+
+
 class ArmLinger(msgspec.Struct, frozen=True):
+    """Start the timer after which an unused server exits."""
+
     generation: int
-class CloseWorkspace(_Place, frozen=True): ...
-class OpenWorkspace(_Place, frozen=True): ...  # Again: a client attached or work began while it was being closed.
-class CloseServer(msgspec.Struct, frozen=True): ...
+
+
+class CloseWorkspace(_Place, frozen=True):
+    """Close the workspace: no client claims it and no work keeps it open."""
+
+
+class OpenWorkspace(_Place, frozen=True):
+    """Open the workspace again: a client attached or work began while it was being closed."""
+
+
+class CloseServer(msgspec.Struct, frozen=True):
+    """Stop the server."""
+
+
 class Refuse(msgspec.Struct, frozen=True):
+    """Refuse the event, which has no other effect."""
+
     reason: RefuseReason
-# fmt: on
 
 
 _PairEvent: TypeAlias = Create | Attach | Detach | Release | View | HoldOver

@@ -30,6 +30,8 @@ class BashTimes(msgspec.Struct, frozen=True):
 
 
 class BashArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `bash`."""
+
     command: str
     description: str = ""
     working_dir: str = ""

@@ -27,12 +27,16 @@ _PAUSE = 1.0
 
 
 class DownloadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `download`."""
+
     url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
     file_path: Annotated[str, Meta(description="The new file, absolute or from the workspace's directory.")]
     timeout: Annotated[int, Meta(description="Seconds, 600 at most.")] = _SECONDS
 
 
 class Download(BaseTool[DownloadArguments]):
+    """The tool `download`: saves a file from the web."""
+
     name = "download"
     arguments = DownloadArguments
 

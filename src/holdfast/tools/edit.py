@@ -22,6 +22,8 @@ _MOST_SHOWN = 3_000
 
 
 class EditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `edit`."""
+
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
     old_string: Annotated[str, Meta(description="The text as it stands in the file; empty to make a new file.")] = ""
     new_string: Annotated[str, Meta(description="What takes its place; empty to remove it.")] = ""
@@ -29,6 +31,8 @@ class EditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Edit(BaseTool[EditArguments]):
+    """The tool `edit`: replaces a piece of a text file."""
+
     name = "edit"
     arguments = EditArguments
 
@@ -71,12 +75,16 @@ async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Cu
 
 
 class EditPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One replacement of the tool `multiedit`."""
+
     old_string: Annotated[str, Meta(description="The text as it stands after the edits before this one.")]
     new_string: Annotated[str, Meta(description="What takes its place; empty to remove it.")]
     replace_all: Annotated[bool, Meta(description="Change every place, not exactly one.")] = False
 
 
 class MultieditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `multiedit`."""
+
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
     edits: Annotated[tuple[EditPiece, ...], Meta(min_length=1, description="What to replace, in this order.")]
 
@@ -88,6 +96,8 @@ class _Failed(msgspec.Struct, frozen=True):
 
 
 class Multiedit(BaseTool[MultieditArguments]):
+    """The tool `multiedit`: several replacements in one file, one after the other."""
+
     name = "multiedit"
     arguments = MultieditArguments
 

@@ -24,12 +24,16 @@ _MOST_SECONDS = 120
 
 
 class FetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `fetch`."""
+
     url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
     format: Annotated[Format, Meta(description="What to make of it.")] = "markdown"
     timeout: Annotated[int, Meta(description="Seconds, 120 at most.")] = _SECONDS
 
 
 class Fetch(BaseTool[FetchArguments]):
+    """The tool `fetch`: returns a page from the web."""
+
     name = "fetch"
     arguments = FetchArguments
     is_parallel = True
@@ -65,6 +69,7 @@ async def read_page(
 
 
 def whole_seconds(given: int, default: int, most: int) -> int:
+    """Return a time limit of a tool call in seconds, within its bounds."""
     return min(given, most) if given > 0 else default
 
 

@@ -21,11 +21,15 @@ _SECONDS = 30.0
 
 
 class GlobArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `glob`."""
+
     pattern: Annotated[str, Meta(min_length=1, description='Such as "*.py", "src/**/*.{ts,tsx}" or "**/test_*".')]
     path: Annotated[str, Meta(description="The directory to look in; the workspace's if left out.")] = "."
 
 
 class Glob(BaseTool[GlobArguments]):
+    """The tool `glob`: finds files by their names."""
+
     name = "glob"
     arguments = GlobArguments
     is_parallel = True

@@ -27,6 +27,8 @@ _NEEDED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_H
 
 
 class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `grep`."""
+
     pattern: Annotated[str, Meta(min_length=1, description="A regular expression, tried on each line.")]
     path: Annotated[str, Meta(description="A directory or one file; the workspace's if left out.")] = "."
     include: Annotated[str, Meta(description='Only files that fit, such as "*.py" or "src/**/*.{ts,tsx}".')] = ""
@@ -34,6 +36,8 @@ class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Grep(BaseTool[GrepArguments]):
+    """The tool `grep`: searches the contents of files."""
+
     name = "grep"
     arguments = GrepArguments
     is_parallel = True

@@ -21,6 +21,8 @@ class InfoArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Info(BaseTool[InfoArguments]):
+    """The tool `holdfast_info`: reports the configuration of Holdfast."""
+
     name = "holdfast_info"
     document = "info"
     arguments = InfoArguments

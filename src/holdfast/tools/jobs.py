@@ -17,11 +17,15 @@ _SETTLING = 0.3
 
 
 class JobOutputArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `job_output`."""
+
     shell_id: str
     wait: bool = False
 
 
 class JobOutputTool(BaseTool[JobOutputArguments]):
+    """The tool `job_output`: returns the output of a background job."""
+
     name = "job_output"
     is_parallel = True
     arguments = JobOutputArguments
@@ -61,10 +65,14 @@ def _metadata(job: JobInfo) -> str:
 
 
 class JobKillArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `job_kill`."""
+
     shell_id: str
 
 
 class JobKill(BaseTool[JobKillArguments]):
+    """The tool `job_kill`: stops a background job."""
+
     name = "job_kill"
     arguments = JobKillArguments
 

@@ -23,6 +23,8 @@ _LONGEST = 2_000
 
 
 class LogsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `holdfast_logs`."""
+
     lines: Annotated[int, Meta(description="How many of the last entries; 100 at most.")] = _LINES
 
 

@@ -28,6 +28,8 @@ _DEPTH_ELSEWHERE = 2
 
 
 class LsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `ls`."""
+
     path: Annotated[str, Meta(description="The directory; the workspace's if left out.")] = "."
     ignore: Annotated[tuple[str, ...], Meta(description="Patterns to leave out, as in .gitignore.")] = ()
     depth: Annotated[int, Meta(description="How many levels to show; 0 means all.")] = 0
@@ -109,6 +111,8 @@ class Listing:
 
 
 class Ls(BaseTool[LsArguments]):
+    """The tool `ls`: lists a directory as a tree."""
+
     name = "ls"
     arguments = LsArguments
     is_parallel = True

@@ -25,12 +25,16 @@ _CANCELLED = "User cancelled this question"
 
 
 class AskedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A choice of a question, as the model sends it."""
+
     id: Annotated[str, Meta(description="A short name of your own, which comes back when it is selected.")]
     label: Annotated[str, Meta(description="What the user reads.")]
     description: Annotated[str, Meta(description="More about it, if it needs more.")] = ""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question, as the model sends it."""
+
     type: Annotated[QuestionKind, Meta(description="How it is answered.")]
     question: Annotated[str, Meta(description="One sentence.")]
     description: Annotated[str, Meta(description="What the answer decides, in Markdown.")] = ""
@@ -44,12 +48,16 @@ class AskedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QuestionArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `question`."""
+
     questions: Annotated[tuple[AskedQuestion, ...], Meta(description="One to five.")]
     confirm_title: Annotated[str, Meta(description="For two or more: asked before the answers are sent.")] = ""
     confirm_description: Annotated[str, Meta(description="What happens with the answers.")] = ""
 
 
 class QuestionTool(BaseTool[QuestionArguments]):
+    """The tool `question`: submits questions to the user."""
+
     name = "question"
     arguments = QuestionArguments
 

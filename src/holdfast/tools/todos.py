@@ -24,12 +24,16 @@ Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
 
 
 class TodoItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of the plan, as the model sends it."""
+
     content: Annotated[str, Meta(min_length=1, description="What to do, as a command.")]
     status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="How far it is.")]
     active_form: Annotated[str, Meta(description="What is being done while it is in progress.")] = ""
 
 
 class TodosArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `todos`."""
+
     todos: Annotated[tuple[TodoItem, ...], Meta(description="The whole list, in order.")]
 
 

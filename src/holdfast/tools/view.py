@@ -37,6 +37,8 @@ _PICTURES = {
 
 
 class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `view`."""
+
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
     offset: Annotated[int, Meta(description="How many lines to skip.")] = 0
     limit: Annotated[int, Meta(description="How many lines to show.")] = _LINES

@@ -15,11 +15,15 @@ __all__ = ["Write", "WriteArguments"]
 
 
 class WriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `write`."""
+
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
     content: Annotated[str, Meta(description="All that the file is to hold.")]
 
 
 class Write(BaseTool[WriteArguments]):
+    """The tool `write`: writes a text file."""
+
     name = "write"
     arguments = WriteArguments
 

@@ -27,6 +27,8 @@ _MAX_FILES = 500
 
 
 class RenameArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `lsp_rename`."""
+
     symbol: Annotated[str, Meta(min_length=1, description='The name as it is now, such as "parse" or "Parser.parse".')]
     new_name: Annotated[str, Meta(min_length=1, description="The name it is to have.")]
     path: Annotated[str, Meta(description="The file or directory to look for it; the workspace if left out.")] = "."
@@ -123,6 +125,8 @@ Action = Literal["replace", "add_before", "add_after", "delete"]
 
 
 class ReplaceSymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of the tool `lsp_replace_symbol`."""
+
     symbol: Annotated[str, Meta(min_length=1, description='The name, such as "parse" or "Parser.parse".')]
     file_path: Annotated[str, Meta(description="The file in which it is defined.")]
     replacement: Annotated[str, Meta(description="Whole lines, indented as in the file.")] = ""
