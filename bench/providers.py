@@ -27,13 +27,13 @@ from bench.stage import Stage, sessions, stage
 from holdfast.bus.bus import Bus
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.protocol.sse import frame
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]

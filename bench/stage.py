@@ -13,7 +13,7 @@ import apsw
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.ports import Models, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step

@@ -9,7 +9,7 @@ import uvloop
 
 from holdfast.client.locate import locate
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.server.serve import ServerOptions, serve

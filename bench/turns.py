@@ -13,7 +13,7 @@ from bench.figures import Figure, Goal
 from bench.stage import Stage, model_saying, sessions, stage, words
 from holdfast.bus.bus import Bus
 from holdfast.domain.ids import SessionId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.tasks import TaskOwner

@@ -418,14 +418,14 @@ def test_the_command_line_starts_light() -> None:
 
 def test_a_run_starts_light() -> None:
     """What is loaded before a prompt is on its way; `tests/cli/test_run.py` looks at a real one."""
-    loaded = loaded_by("import holdfast.cli.run_client.run_prompt")
+    loaded = loaded_by("import holdfast.cli.run_client.run_command")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 
 
 def test_a_server_answers_before_it_is_loaded() -> None:
     """What is loaded before the first answer."""
-    loaded = loaded_by("import holdfast.cli.server_boot")
+    loaded = loaded_by("import holdfast.cli.server_start")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.run_client import run_prompt
+from holdfast.cli.run_client import run_command
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 
 
@@ -19,7 +19,7 @@ from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unre
     ],
 )
 def test_the_session_title_is_derived_from_the_prompt(text: str, title: str) -> None:
-    assert run_prompt._title(text) == title
+    assert run_command._title(text) == title
 
 
 class Wire:
@@ -51,7 +51,7 @@ POST, DELETE = "POST agent", "DELETE sessions/s"
 
 
 def _submit(wire: Any, *, is_new: bool) -> bool:  # noqa: ANN401
-    return run_prompt._submit(wire, {"session_id": "s"}, wire, is_new=is_new)
+    return run_command._submit(wire, {"session_id": "s"}, wire, is_new=is_new)
 
 
 @pytest.mark.parametrize("error", [ConnectionLost(), TimedOut(), Unreachable()], ids=repr)

@@ -8,7 +8,7 @@ from holdfast.protocol.bodies import VersionInfo
 
 OLD = "import holdfast\nholdfast.__version__ = '0.0.1'\n"
 SERVE = "import sys\nfrom holdfast.cli.main import main\nmain()\n"
-OTHER = "import holdfast.protocol.version as number\nnumber.PROTOCOL = {}\n"
+OTHER = "import holdfast.protocol as number\nnumber.PROTOCOL = {}\n"
 
 
 def _serve(home: IsolatedHome, code: str, *options: str) -> Process:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.client import answer_focus
-from holdfast.client.answer_focus import SETTLE, Focus, Kind
+from holdfast.client import key_focus
+from holdfast.client.key_focus import SETTLE, Focus, Kind
 
 CASES = json.loads(Path(__file__).with_name("answer_focus.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"] for case in CASES])
 def test_table(case: dict[str, Any]) -> None:
-    state = Focus(repeat=case.get("repeat", answer_focus.REPEAT))
+    state = Focus(repeat=case.get("repeat", key_focus.REPEAT))
     for step in case["steps"]:
         state = _run(state, *step)
 
@@ -24,25 +24,25 @@ def test_table(case: dict[str, Any]) -> None:
 def _run(state: Focus, name: str, *values: Any) -> Focus:  # noqa: ANN401
     match name:
         case "appear":
-            return answer_focus.appear(state, *values)
+            return key_focus.appear(state, *values)
         case "disappear":
-            return answer_focus.disappear(state)
+            return key_focus.disappear(state)
         case "edit":
-            return answer_focus.edit(state, is_empty=values[0], at=values[1])
+            return key_focus.edit(state, is_empty=values[0], at=values[1])
         case "tick":
-            state = answer_focus.tick(state, values[0])
+            state = key_focus.tick(state, values[0])
         case "press":
             key, at, target, *more = values
-            state, route = answer_focus.press(state, key, at, is_repeat="repeat" in more)
+            state, route = key_focus.press(state, key, at, is_repeat="repeat" in more)
             assert route.target == target
             assert [f"restores {route.restore}"] * bool(route.restore) == [item for item in more if item != "repeat"]
             return state
         case "click":
-            state, route = answer_focus.click(state, values[0])
+            state, route = key_focus.click(state, values[0])
             assert route.target == values[1]
             return state
         case "release":
-            state, is_due = answer_focus.release(state, values[0])
+            state, is_due = key_focus.release(state, values[0])
             assert ("enter" if is_due else "nothing") == values[1]
             return state
         case _:
@@ -73,15 +73,15 @@ def test_typed_text_never_answers(kind: Kind, words: list[Word], appearances: li
             now = min(now + 20, until)
             while due and due[0] <= now:
                 due.pop(0)
-                state = answer_focus.appear(state, f"r{len(due)}", kind, now)
-            state, is_due = answer_focus.release(state, now)
+                state = key_focus.appear(state, f"r{len(due)}", kind, now)
+            state, is_due = key_focus.release(state, now)
             assert not is_due
-            state = answer_focus.tick(answer_focus.edit(state, is_empty=not text, at=now), now)
+            state = key_focus.tick(key_focus.edit(state, is_empty=not text, at=now), now)
 
     for letters, before_enter in words:
         for pause, key in letters:
             pass_time(now + pause)
-            state, route = answer_focus.press(state, key, now)
+            state, route = key_focus.press(state, key, now)
             if key == "text":
                 text += 1 + len(route.restore)
             elif key.isdigit():
@@ -92,7 +92,7 @@ def test_typed_text_never_answers(kind: Kind, words: list[Word], appearances: li
         if not letters or all(key in ("other", "escape") for _, key in letters) or state.digits:
             continue
         pass_time(now + before_enter)
-        state, route = answer_focus.press(state, "enter", now)
+        state, route = key_focus.press(state, "enter", now)
         assert route.target == "composer"
         text = 0
 
@@ -100,16 +100,16 @@ def test_typed_text_never_answers(kind: Kind, words: list[Word], appearances: li
 @settings(max_examples=100, deadline=None)
 @given(history=st.lists(st.tuples(st.integers(0, 900), KEYS), max_size=12), after=st.integers(SETTLE, 5_000))
 def test_a_deliberate_answer_always_works(history: list[tuple[int, str]], after: int) -> None:
-    state, now = answer_focus.appear(Focus(), "a", "approval", 0), 0
+    state, now = key_focus.appear(Focus(), "a", "approval", 0), 0
     for pause, key in history:
         now += pause
-        state, _ = answer_focus.press(answer_focus.tick(state, now), key, now)
-    focused, route = answer_focus.press(state, "tab", now)
+        state, _ = key_focus.press(key_focus.tick(state, now), key, now)
+    focused, route = key_focus.press(state, "tab", now)
     assert route.target == "focus"
-    assert answer_focus.press(focused, "enter", now)[1].target == "request"
-    emptied = answer_focus.edit(answer_focus.edit(state, is_empty=False, at=now), is_empty=True, at=now)
-    settled = answer_focus.tick(emptied, now + after)
+    assert key_focus.press(focused, "enter", now)[1].target == "request"
+    emptied = key_focus.edit(key_focus.edit(state, is_empty=False, at=now), is_empty=True, at=now)
+    settled = key_focus.tick(emptied, now + after)
     assert settled.is_active
-    moved, route = answer_focus.press(settled, "down", now + after + 1)
+    moved, route = key_focus.press(settled, "down", now + after + 1)
     assert route.target == "request"
-    assert answer_focus.press(moved, "enter", now + after + 2)[1].target == "request"
+    assert key_focus.press(moved, "enter", now + after + 2)[1].target == "request"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.play import session_event
-from client.worlds import World
+from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain import message_delta as growth_module
@@ -48,13 +48,13 @@ def shown(view: View) -> dict[str, Any]:
     }
 
 
-def world_shown(world: World) -> dict[str, Any]:
+def world_shown(harness: Harness) -> dict[str, Any]:
     return {
-        "cursor": world.number,
-        "sessions": world.sessions,
-        "messages": tuple(item for item in world.messages.values() if item.session_id == S1),
-        "runs": list(world.runs.values()),
-        "permissions": world.permissions,
+        "cursor": harness.number,
+        "sessions": harness.sessions,
+        "messages": tuple(item for item in harness.messages.values() if item.session_id == S1),
+        "runs": list(harness.runs.values()),
+        "permissions": harness.permissions,
     }
 
 
@@ -63,21 +63,21 @@ def world_shown(world: World) -> dict[str, Any]:
 def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
     """R6: number, time and way of joining change nothing. Also for one who keeps only what is looked at."""
     chance = Random(seed)
-    world = World(chance)
+    harness = Harness(chance)
     joined: list[tuple[View, int]] = [(View(), 0)]
     for _ in range(chance.randint(1, 60)):
-        world.step()
+        harness.step()
         if chance.randint(0, 5) == 0:
             view = View(ViewSettings(keeps_all=chance.random() < 0.5))
-            view.load(world.snapshot(S1), S1)
-            joined.append((view, len(world.said)))
+            view.load(harness.snapshot(S1), S1)
+            joined.append((view, len(harness.said)))
     for view, start in joined:
-        for item in world.said[start:]:
+        for item in harness.said[start:]:
             view.apply(item)
             if chance.randint(0, 9) == 0:
                 # Looking changes nothing.
                 view.messages(S1)
-        assert shown(view) == world_shown(world)
+        assert shown(view) == world_shown(harness)
 
 
 @settings(max_examples=200, deadline=None)
@@ -85,24 +85,24 @@ def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
 def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
     """A reader that has seen the stream up to one moment takes a snapshot of a later one, then reads on."""
     chance = Random(seed)
-    world = World(chance)
+    harness = Harness(chance)
     for _ in range(chance.randint(1, 40)):
-        world.step()
-    here = chance.randint(0, len(world.said))
-    while world.said and world.said[-1].number is None:
+        harness.step()
+    here = chance.randint(0, len(harness.said))
+    while harness.said and harness.said[-1].number is None:
         # What grows after the last number is repeated by the stream itself, in whole parts.
-        world.step()
-    snapshot = world.snapshot(S1)
+        harness.step()
+    snapshot = harness.snapshot(S1)
     for _ in range(chance.randint(0, 20)):
-        world.step()
+        harness.step()
     view = View()
     view.apply(StreamEvent(HelloEvent(Hello(0, 1, 1))))
-    for item in world.said[:here]:
+    for item in harness.said[:here]:
         view.apply(item)
     view.load(snapshot, S1)
-    for item in world.said[here:]:
+    for item in harness.said[here:]:
         view.apply(item)
-    assert shown(view) == world_shown(world)
+    assert shown(view) == world_shown(harness)
 
 
 def message_of(text: str = "", name: str = "m", session: SessionId = S1) -> Message:

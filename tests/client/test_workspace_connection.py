@@ -92,7 +92,7 @@ async def _at_once(function: Callable[..., object], *args: object) -> object:
     return function(*args)
 
 
-class World:
+class Harness:
     """A directory's workspace, of which it is known how often it was entered, and from where it was followed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, can_be_started: bool = True) -> None:
@@ -145,49 +145,49 @@ class World:
 async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignored(
     looks: str, can_be_started: bool, again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(monkeypatch, can_be_started=can_be_started)
+    harness = Harness(monkeypatch, can_be_started=can_be_started)
     clock = Clock()
-    await world.stay.enter()
+    await harness.stay.enter()
 
     async def take(_: object) -> None:
         return
 
-    following = start(world.stay.follow(take))
+    following = start(harness.stay.follow(take))
     await settle_down()
     for look in looks:
-        world.streams[0].is_connected = look == "+"
+        harness.streams[0].is_connected = look == "+"
         await clock.forward(LOOK * 1.01)
         await settle_down()
-    assert world.entered == 1 + again
+    assert harness.entered == 1 + again
     following.cancel()
-    await world.stay.leave()
-    assert world.left == [f"w{world.entered}", "closed"]
+    await harness.stay.leave()
+    assert harness.left == [f"w{harness.entered}", "closed"]
 
 
 async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody watches the old one any more; a refusal is tried again, later each time."""
-    world = World(monkeypatch)
+    harness = Harness(monkeypatch)
     clock = Clock()
-    await world.stay.enter()
+    await harness.stay.enter()
     taken: list[object] = []
 
     async def take(item: object) -> None:
         taken.append(item)
 
-    world.items += [4, 5]
-    world.stay.cursor = 3
-    following = start(world.stay.follow(take))
+    harness.items += [4, 5]
+    harness.stay.cursor = 3
+    following = start(harness.stay.follow(take))
     await until(lambda: len(taken) == 2)
-    world.refusals = 1
-    world.streams[0].over.set()
-    await until(lambda: world.entered == 2)
+    harness.refusals = 1
+    harness.streams[0].over.set()
+    await until(lambda: harness.entered == 2)
     await clock.forward(20)
-    await until(lambda: len(world.streams) == 2, most=1_000_000)
-    entered = world.entered
+    await until(lambda: len(harness.streams) == 2, most=1_000_000)
+    entered = harness.entered
     for _ in range(6):
         await clock.forward(LOOK * 1.01)
         await settle_down(200)
-    assert world.entered == entered
-    assert (world.since, taken) == ([3, 5], [4, 5])
+    assert harness.entered == entered
+    assert (harness.since, taken) == ([3, 5], [4, 5])
     following.cancel()
-    await world.stay.leave()
+    await harness.stay.leave()

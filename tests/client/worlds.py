@@ -29,12 +29,12 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 
-__all__ = ["World"]
+__all__ = ["Harness"]
 
 _SESSIONS = [SessionId("s1"), SessionId("s2")]
 
 
-class World:
+class Harness:
     """The plainest possible book-keeping: immutable messages, grown one event at a time."""
 
     def __init__(self, chance: Random) -> None:

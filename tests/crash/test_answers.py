@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 
 
@@ -54,13 +54,13 @@ def one_call(request: ModelRequest) -> Step:
 async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() -> None:
     """R3: what the clear's answer names is cancelled; a prompt folded in meanwhile shares the turn's end."""
     ledger, hooks = SlowLedger(), SlowHooks()
-    world = await World.open(ScriptedModel(lambda _: Step((Say("done"),))), ledger=ledger, hooks=hooks)
+    harness = await Harness.open(ScriptedModel(lambda _: Step((Say("done"),))), ledger=ledger, hooks=hooks)
     tasks = TaskOwner()
-    await world.prompt("one", "r1")
+    await harness.prompt("one", "r1")
     await hooks.gate.reached.wait()
-    asking = tasks.start(world.prompt("by the way"), name="steer")
+    asking = tasks.start(harness.prompt("by the way"), name="steer")
     await ledger.before_steering.reached.wait()
-    clearing = tasks.start(world.workspace.inputs.clear(world.session), name="clear")
+    clearing = tasks.start(harness.workspace.inputs.clear(harness.session), name="clear")
     await asyncio.sleep(0)
     ledger.before_steering.open()
     steering = await asking
@@ -68,39 +68,39 @@ async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() ->
     hooks.gate.open()
     for _ in range(50):
         await asyncio.sleep(0)
-    assert world.workspace.engine.lane(world.session).folded == (steering.run_id,)
+    assert harness.workspace.engine.lane(harness.session).folded == (steering.run_id,)
     ledger.before_clear.open()
     assert await clearing == ()
-    await world.quiet()
-    assert world.end_of(steering.run_id).outcome == "completed"
+    await harness.quiet()
+    assert harness.end_of(steering.run_id).outcome == "completed"
 
 
 async def test_a_clear_takes_at_once_what_waits() -> None:
     """R3: nothing that waited can join a turn any more while the clear is being written."""
     ledger, tool = SlowLedger(), GatedTool("wait")
     ledger.before_steering.open()
-    world = await World.open(ScriptedModel(one_call), tools=[tool], ledger=ledger)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(ScriptedModel(one_call), tools=[tool], ledger=ledger)
+    await harness.prompt("one", "r1")
     await tool.gate.reached.wait()
-    steering = await world.prompt("by the way")
-    clearing = TaskOwner().start(world.workspace.inputs.clear(world.session), name="clear")
+    steering = await harness.prompt("by the way")
+    clearing = TaskOwner().start(harness.workspace.inputs.clear(harness.session), name="clear")
     await ledger.before_clear.reached.wait()
     tool.gate.open()
     ledger.before_clear.open()
     assert await clearing == (steering.run_id,)
-    await world.quiet()
-    assert [world.end_of(run).outcome for run in ("r1", steering.run_id)] == ["completed", "cancelled"]
+    await harness.quiet()
+    assert [harness.end_of(run).outcome for run in ("r1", steering.run_id)] == ["completed", "cancelled"]
 
 
 async def test_what_an_interrupt_cancels_is_stored_with_it() -> None:
     """R3: a server killed right after the answer does not take up what the interrupt cancelled."""
     model = GatedModel(ScriptedModel(one_call))
     model.before.shut()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model)
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    await world.prompt("two", "r2")
-    await world.prompt("three", "r3", delivery="interrupt")
-    assert [(await world.run(name)).cancel_requested for name in ("r1", "r2", "r3")] == [True, True, False]
+    await harness.prompt("two", "r2")
+    await harness.prompt("three", "r3", delivery="interrupt")
+    assert [(await harness.run(name)).cancel_requested for name in ("r1", "r2", "r3")] == [True, True, False]
     model.before.open()
-    await world.quiet()
+    await harness.quiet()

@@ -22,7 +22,7 @@ from holdfast.domain.files import ReadMark, UndoAsk
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.messages import Message, TextPart
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
 from holdfast.domain.runs import Delivery, Prompt
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Ledger, Outlet

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.domain.web_addresses import BadAddress, parse_address, parse_pattern
+from holdfast.domain.url_patterns import BadAddress, parse_address, parse_pattern
 
 SAME = (
     "https://example.org/a/b",

@@ -9,7 +9,7 @@ from e2e.tool_client import bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import MessageEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.testing.conversation_validity import problems_of_session

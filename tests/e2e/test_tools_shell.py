@@ -9,7 +9,7 @@ from e2e.tool_client import ToolClient, bash, tool_client, until
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import start
 from server.helpers import inside, open_raw

@@ -15,7 +15,7 @@ from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.events import RunComplete, RunCompleteEvent, ToolOutputEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

@@ -2,10 +2,10 @@
 
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Briefing, RunRecord
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 
 
@@ -42,10 +42,10 @@ def slow_reads() -> tuple[MemoryLedger, Gate]:
     return Slow(), gate
 
 
-async def busy_world(ledger: MemoryLedger | None = None) -> tuple[World, GatedModel]:
+async def busy_world(ledger: MemoryLedger | None = None) -> tuple[Harness, GatedModel]:
     """A world in which run r1 has asked its model and waits for the answer."""
     model = gated()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger)
+    await harness.prompt("one", "r1")
     await held(model)
-    return world, model
+    return harness, model

@@ -26,7 +26,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price
@@ -34,7 +34,7 @@ from holdfast.engine.ports import Model
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call
 from holdfast.testing.gates import SimpleTool
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import FixedModels, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import SeededLoop
 
@@ -137,8 +137,8 @@ def size_of_events(events: Iterable[tuple[int | None, Event]]) -> int:
     return sum(len(encode_event(event)) for _, event in events)
 
 
-async def session_of(world: World) -> Session:
-    found = await world.ledger.session(world.workspace.record.id, world.session)
+async def session_of(harness: Harness) -> Session:
+    found = await harness.ledger.session(harness.workspace.record.id, harness.session)
     assert found is not None
     return found
 
@@ -183,14 +183,14 @@ async def play(
     settings: EngineSettings = PATIENT,
     ledger: MemoryLedger | None = None,
     path: str = "/project",
-) -> World:
+) -> Harness:
     """A whole run `r1`, from its prompt to its end. What it leaves is valid."""
-    world = await World.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
-    await world.prompt("go", "r1")
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1"]
-    await world.assert_valid()
-    return world
+    harness = await Harness.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1"]
+    await harness.assert_valid()
+    return harness
 
 
 def answering(name: str, content: str = "done", *, is_parallel: bool = False) -> SimpleTool:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.ids import SessionId, ToolCallId
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ModelInfo,
     ModelRequest,

@@ -24,7 +24,7 @@ from holdfast.domain.messages import (
     text_of,
 )
 from holdfast.domain.runs import Outcome, Run
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 Shape: TypeAlias = tuple[object, ...]
 """A message without its id and times."""
@@ -39,8 +39,8 @@ class Stored(msgspec.Struct, frozen=True):
     bodies: list[bytes]
 
 
-async def stored(world: World) -> Stored:
-    ledger, workspace = world.ledger, world.workspace.record.id
+async def stored(harness: Harness) -> Stored:
+    ledger, workspace = harness.ledger, harness.workspace.record.id
     sessions = [item.id for item in (await ledger.snapshot(workspace, None)).sessions]
     runs = {run.run_id: run for run in await ledger.runs(workspace, None, 10_000, 0)}
     waiting = [run.run_id for run in await ledger.open_runs(workspace)]

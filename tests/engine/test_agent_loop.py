@@ -12,14 +12,14 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import Event, MessageEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import FinishReason, text_of
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
-from holdfast.testing.harness import CountingClock, FixedModels, World
+from holdfast.testing.harness import CountingClock, FixedModels, Harness
 
 DONE = Step((Say("done"),))
 AGAIN = Step((Call("tool"),))
@@ -49,9 +49,9 @@ def limited(limits: Limits) -> EngineSettings:
 )
 async def test_each_finish_has_its_reason(finish: StepFinish, reason: FinishReason) -> None:
     model = ScriptedModel([Step((Say("hi"),), finish=finish)])
-    world = await play(model)
-    assert await world.finishes() == [reason]
-    assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("completed", "hi")
+    harness = await play(model)
+    assert await harness.finishes() == [reason]
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "hi")
     assert len(model.requests) == 1
 
 
@@ -59,24 +59,24 @@ async def test_a_step_with_calls_is_followed_by_another() -> None:
     model = ScriptedModel(
         [Step((Say("let me look"), Call("tool"))), Step((Think("hm"), Say("I see"), Call("tool"))), DONE]
     )
-    world = await play(model, answering("tool"))
-    await world.assert_valid(model.requests)
-    assert await world.finishes() == ["tool_use", "tool_use", "end_turn"]
+    harness = await play(model, answering("tool"))
+    await harness.assert_valid(model.requests)
+    assert await harness.finishes() == ["tool_use", "tool_use", "end_turn"]
     assert [len(request.messages) for request in model.requests] == [1, 3, 5]
-    assert world.end_of("r1").text == "done"
-    assert world.end_of("r1").message_id == (await world.messages())[-1].id
-    assert (await world.run("r1")).step == 3
+    assert harness.end_of("r1").text == "done"
+    assert harness.end_of("r1").message_id == (await harness.messages())[-1].id
+    assert (await harness.run("r1")).step == 3
 
 
 async def test_a_request_carries_all_that_a_model_needs() -> None:
     model = ScriptedModel([DONE], info=ModelInfo("test", "m", max_output_tokens=77))
-    world = await play(model, answering("tool"), path="/somewhere")
+    harness = await play(model, answering("tool"), path="/somewhere")
     (request,) = model.requests
-    assert request.session_id == world.session
+    assert request.session_id == harness.session
     assert "/somewhere" in request.system
     assert [spec.name for spec in request.tools] == ["tool"]
     assert request.max_output_tokens == 77
-    answer = (await world.messages())[-1]
+    answer = (await harness.messages())[-1]
     assert (answer.provider, answer.model) == ("test", "m")
 
 
@@ -85,53 +85,53 @@ async def test_a_request_carries_all_that_a_model_needs() -> None:
 
 async def test_a_stream_that_ends_without_a_word_is_a_failure() -> None:
     once = msgspec.structs.replace(PATIENT, retries=RetryPolicy(most=0))
-    world = await play(ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]), settings=once)
-    end = world.end_of("r1")
+    harness = await play(ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]), settings=once)
+    end = harness.end_of("r1")
     assert (end.outcome, end.text, end.cancelled) == ("failed", "I was about", False)
     assert end.error
-    assert await world.finishes() == ["error"]
+    assert await harness.finishes() == ["error"]
 
 
 async def test_a_provider_error_has_title_and_details() -> None:
-    world = await play(ScriptedModel([Step((Say("so far"), Fail("too many requests")))]))
-    finish = (await world.messages())[-1].finish
+    harness = await play(ScriptedModel([Step((Say("so far"), Fail("too many requests")))]))
+    finish = (await harness.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "too many requests")
-    assert (world.end_of("r1").error, world.end_of("r1").text) == ("too many requests", "so far")
-    assert (await world.run("r1")).error == "too many requests"
-    assert [notice.type for notice in world.notices()] == ["error", "agent_finished"]
+    assert (harness.end_of("r1").error, harness.end_of("r1").text) == ("too many requests", "so far")
+    assert (await harness.run("r1")).error == "too many requests"
+    assert [notice.type for notice in harness.notices()] == ["error", "agent_finished"]
 
 
 async def test_an_error_with_open_calls_leaves_results() -> None:
     tool = answering("tool")
-    world = await play(ScriptedModel([Step((Call("tool"), Fail()))]), tool)
+    harness = await play(ScriptedModel([Step((Call("tool"), Fail()))]), tool)
     assert tool.started == 0
-    assert [result.is_error for result in results_of(await world.messages())] == [True]
+    assert [result.is_error for result in results_of(await harness.messages())] == [True]
 
 
 async def test_an_error_in_a_later_step_keeps_the_earlier_ones() -> None:
-    world = await play(ScriptedModel([AGAIN, Step((Fail(),))]), answering("tool"))
-    assert await world.finishes() == ["tool_use", "error"]
-    assert [message.role for message in await world.messages()] == ["user", "assistant", "tool", "assistant"]
+    harness = await play(ScriptedModel([AGAIN, Step((Fail(),))]), answering("tool"))
+    assert await harness.finishes() == ["tool_use", "error"]
+    assert [message.role for message in await harness.messages()] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_an_unusable_model_fails_the_run_with_an_error_message() -> None:
     """C-22."""
-    world = await play(FixedModels(ProviderError("no key", title="Not configured")))
-    user, answer = await world.messages()
+    harness = await play(FixedModels(ProviderError("no key", title="Not configured")))
+    user, answer = await harness.messages()
     assert text_of(user) == "go"
     assert answer.finish is not None
     assert (answer.finish.message, answer.finish.details) == ("Not configured", "no key")
-    assert world.end_of("r1").outcome == "failed"
+    assert harness.end_of("r1").outcome == "failed"
 
 
 async def test_an_internal_error_is_shown_without_its_details() -> None:
     def broken(_: ModelRequest) -> Step:
         raise ZeroDivisionError("secret")
 
-    world = await play(ScriptedModel(broken))
-    assert world.end_of("r1").outcome == "failed"
-    assert "secret" not in world.end_of("r1").error
+    harness = await play(ScriptedModel(broken))
+    assert harness.end_of("r1").outcome == "failed"
+    assert "secret" not in harness.end_of("r1").error
 
 
 # Circles and limits.
@@ -140,10 +140,10 @@ async def test_an_internal_error_is_shown_without_its_details() -> None:
 async def test_a_model_that_goes_in_circles_is_stopped() -> None:
     """After ten steps, six of them the same: the turn ends as if the model had nothing more to say."""
     model = ScriptedModel(lambda _: AGAIN)
-    world = await play(model, answering("tool"))
+    harness = await play(model, answering("tool"))
     assert len(model.requests) == 10
-    assert world.end_of("r1").outcome == "completed"
-    assert await world.finishes() == ["tool_use"] * 10
+    assert harness.end_of("r1").outcome == "completed"
+    assert await harness.finishes() == ["tool_use"] * 10
 
 
 async def test_a_model_that_gets_somewhere_is_not_stopped() -> None:
@@ -154,58 +154,58 @@ async def test_a_model_that_gets_somewhere_is_not_stopped() -> None:
         count += 1
         return DONE if count > 30 else Step((Call("tool", f'{{"n":{count % 2}}}'),))
 
-    world = await play(ScriptedModel(script), answering("tool"))
-    assert world.end_of("r1").text == "done"
+    harness = await play(ScriptedModel(script), answering("tool"))
+    assert harness.end_of("r1").text == "done"
 
 
 async def test_a_run_may_make_so_many_steps() -> None:
     model = ScriptedModel(forever)
-    world = await play(model, answering("tool"), settings=limited(Limits(steps=3)))
+    harness = await play(model, answering("tool"), settings=limited(Limits(steps=3)))
     assert len(model.requests) == 3
-    assert world.end_of("r1").outcome == "failed"
-    assert world.end_of("r1").error.startswith("limit")
-    assert await world.finishes() == ["tool_use"] * 3 + ["error"]
+    assert harness.end_of("r1").outcome == "failed"
+    assert harness.end_of("r1").error.startswith("limit")
+    assert await harness.finishes() == ["tool_use"] * 3 + ["error"]
 
 
 async def test_a_run_may_take_so_many_minutes() -> None:
-    world = await play(ScriptedModel(forever), answering("tool"), settings=limited(Limits(minutes=0.0001)))
-    assert world.end_of("r1").error.startswith("limit")
+    harness = await play(ScriptedModel(forever), answering("tool"), settings=limited(Limits(minutes=0.0001)))
+    assert harness.end_of("r1").error.startswith("limit")
 
 
 async def test_a_clock_that_is_set_ahead_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is when the lid of a laptop was closed over night."""
     days = count(step=86_400_000)
     monkeypatch.setattr(CountingClock, "now_ms", lambda _: next(days))
-    world = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(minutes=480)))
-    assert world.end_of("r1").outcome == "completed"
+    harness = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(minutes=480)))
+    assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_a_run_may_cost_so_much() -> None:
     usage = Usage(output_tokens=400_000)
     model = ScriptedModel(lambda request: Step(forever(request).acts, usage), info=info(price=Price(output=1.0)))
-    world = await play(model, answering("tool"), settings=limited(Limits(cost=1.0)))
+    harness = await play(model, answering("tool"), settings=limited(Limits(cost=1.0)))
     assert len(model.requests) == 3
-    assert world.end_of("r1").error.startswith("limit")
+    assert harness.end_of("r1").error.startswith("limit")
 
 
 async def test_no_limit_is_no_limit() -> None:
-    world = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(0, 0.0, 0.0)))
-    assert world.end_of("r1").outcome == "completed"
+    harness = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(0, 0.0, 0.0)))
+    assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_a_model_that_counts_its_calls_from_one_in_every_turn() -> None:
     """Screens match results by the id of the call: an id that the session has seen is not used again."""
     call = Step((Call("tool", id=ToolCallId("call_1")),))
     model = ScriptedModel([call, DONE, call, call, DONE])
-    world = await World.open(model, tools=[answering("tool")])
+    harness = await Harness.open(model, tools=[answering("tool")])
     for run in ("r1", "r2"):
-        await world.prompt("go", run)
-        await world.quiet()
-    messages = await world.ledger.messages(world.workspace.record.id, world.session)
+        await harness.prompt("go", run)
+        await harness.quiet()
+    messages = await harness.ledger.messages(harness.workspace.record.id, harness.session)
     calls = [call.id for message in messages for call in message.tool_calls]
     assert calls == ["call_1", "call_1-2", "call_1-3"]
     assert [result.tool_call_id for message in messages for result in message.tool_results] == calls
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 # Folded prompts.
@@ -214,19 +214,19 @@ async def test_a_model_that_counts_its_calls_from_one_in_every_turn() -> None:
 async def test_a_folded_prompt_is_in_the_next_request() -> None:
     tool = GatedTool("tool")
     model = ScriptedModel([AGAIN, DONE])
-    world = await World.open(model, tools=[tool])
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[tool])
+    await harness.prompt("go", "r1")
     await tool.gate.reached.wait()
-    await world.prompt("and quickly")
-    await world.prompt("please")
+    await harness.prompt("and quickly")
+    await harness.prompt("please")
     tool.gate.open()
-    await world.quiet()
+    await harness.quiet()
     assert texts_of(model.requests[0].messages, "user") == ["go"]
     assert texts_of(model.requests[1].messages, "user") == ["go", "and quickly", "please"]
-    assert await world.outline() == [
+    assert await harness.outline() == [
         "user:go", "assistant:[tool]", "tool:tool done", "user:and quickly", "user:please", "assistant:done",
     ]  # fmt: skip
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 # What is told.
@@ -246,8 +246,8 @@ def told(event: Event) -> str:
 
 
 async def test_the_order_of_events_in_a_turn() -> None:
-    world = await play(ScriptedModel([Step((Think("hm"), Say("hi"), Call("tool"))), DONE]), answering("tool"))
-    events = [told(event) for number, event in world.tape.events if number is not None]
+    harness = await play(ScriptedModel([Step((Think("hm"), Say("hi"), Call("tool"))), DONE]), answering("tool"))
+    events = [told(event) for number, event in harness.published.events if number is not None]
     assert events[1:] == [
         "run created", "run updated", "user created stop",
         "run updated", "assistant created",
@@ -261,13 +261,13 @@ async def test_the_order_of_events_in_a_turn() -> None:
 async def test_a_call_is_on_record_before_it_runs() -> None:
     """What was called is known after a crash, whatever the call did."""
     tool = GatedTool("tool")
-    world = await World.open(ScriptedModel([AGAIN, DONE]), tools=[tool])
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel([AGAIN, DONE]), tools=[tool])
+    await harness.prompt("go", "r1")
     await tool.gate.reached.wait()
-    (call,) = (await world.messages())[-1].tool_calls
+    (call,) = (await harness.messages())[-1].tool_calls
     assert call.finished
     tool.gate.open()
-    await world.quiet()
+    await harness.quiet()
 
 
 # Cancelling.
@@ -295,14 +295,14 @@ class Endless:
 
 async def test_a_model_that_never_pauses_can_be_cancelled() -> None:
     model = Endless()
-    world = await World.open(model, settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, settings=PATIENT)
+    await harness.prompt("go", "r1")
     await model.started.wait()
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert not model.is_streaming
-    assert world.end_of("r1").outcome == "cancelled"
-    assert 2 < len(world.end_of("r1").text.split()) < 5_000
+    assert harness.end_of("r1").outcome == "cancelled"
+    assert 2 < len(harness.end_of("r1").text.split()) < 5_000
 
 
 @pytest.mark.parametrize("after", range(6))
@@ -311,16 +311,16 @@ async def test_a_cancel_closes_the_providers_stream(after: int) -> None:
     step = Step((Think("h m", "sig"), Say("a b"), Call("tool")))
     model = GatedModel(ScriptedModel([step]), after=after)
     model.midway.shut()
-    world = await World.open(model, tools=[answering("tool")], settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[answering("tool")], settings=PATIENT)
+    await harness.prompt("go", "r1")
     await model.midway.reached.wait()
     assert model.open_streams == 1
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert model.open_streams == 0
-    assert await world.finishes() == ["canceled"]
-    assert world.notices()[0].type == "agent_finished"
-    await world.assert_valid()
+    assert await harness.finishes() == ["canceled"]
+    assert harness.notices()[0].type == "agent_finished"
+    await harness.assert_valid()
 
 
 class SlowModels(FixedModels):
@@ -339,16 +339,16 @@ async def test_a_cancel_before_there_is_an_answer_leaves_a_canceled_turn() -> No
     """C-38: the run has begun, its answer has not."""
     model = ScriptedModel([DONE])
     models = SlowModels(model)
-    world = await World.open(models, settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(models, settings=PATIENT)
+    await harness.prompt("go", "r1")
     await models.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    assert await world.outline() == ["user:go", "assistant:"]
-    assert await world.finishes() == ["canceled"]
+    await harness.cancel()
+    await harness.quiet()
+    assert await harness.outline() == ["user:go", "assistant:"]
+    assert await harness.finishes() == ["canceled"]
     assert model.requests == []
-    assert [notice.type for notice in world.notices()] == ["agent_finished"]
-    await world.assert_valid()
+    assert [notice.type for notice in harness.notices()] == ["agent_finished"]
+    await harness.assert_valid()
 
 
 async def test_parts_after_the_end_of_an_answer_do_no_harm() -> None:
@@ -358,5 +358,5 @@ async def test_parts_after_the_end_of_an_answer_do_no_harm() -> None:
             yield FinishedPart("stop")
             yield TextDelta("!")
 
-    world = await play(Chatty())
-    assert world.end_of("r1").text == "hi!"
+    harness = await play(Chatty())
+    assert harness.end_of("r1").text == "hi!"

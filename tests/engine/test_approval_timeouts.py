@@ -19,7 +19,7 @@ from holdfast.engine.approvals import Approvals
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, SimpleTool, start, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 PERMIT = Permit("bash", "execute", "/project", "run", {"command": "make"}, "make")
@@ -36,8 +36,8 @@ class Context:
         self.tool_call_id = ToolCallId("call")
 
 
-async def opened(ledger: GatedLedger | None = None) -> World:
-    return await World.open(ScriptedModel([], info=PLAIN), ledger=ledger)
+async def opened(ledger: GatedLedger | None = None) -> Harness:
+    return await Harness.open(ScriptedModel([], info=PLAIN), ledger=ledger)
 
 
 def timers() -> int:
@@ -73,18 +73,18 @@ VERDICTS = tuple(
 @pytest.mark.parametrize("granted", ["", "session", "always", "another session", "another command"])
 def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
     async def scene() -> None:
-        world = await opened()
-        engine = world.workspace.engine
-        other = (await world.workspace.sessions.create()).id
+        harness = await opened()
+        engine = harness.workspace.engine
+        other = (await harness.workspace.sessions.create()).id
         seen = set()
         for verdict, (interactive, yolo, skips, insists) in product(VERDICTS, FLAGS):
-            asks = Approvals(engine.recorder, world.ledger, engine.new_id)
+            asks = Approvals(engine.recorder, harness.ledger, engine.new_id)
             if granted:
-                await grant(asks, other if granted == "another session" else world.session, granted)
+                await grant(asks, other if granted == "another session" else harness.session, granted)
             asks.judge = lambda _, verdict=verdict: verdict  # type: ignore[misc]
             asks.skips = yolo
             flags = {"interactive": interactive, "skips": skips, "insists": insists}
-            asking = start(asks.permit(Context(world.session), PERMIT, **flags))  # type: ignore[arg-type]
+            asking = start(asks.permit(Context(harness.session), PERMIT, **flags))  # type: ignore[arg-type]
             await until(lambda asking=asking, asks=asks: asking.done() or asks.permissions)  # type: ignore[misc]
             if asks.permissions:
                 found = "ask"
@@ -101,7 +101,7 @@ def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
             assert found == due, (verdict, flags, yolo, granted)
             seen.add(found)
         assert seen == {"refuse", "allow", "ask"}
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -121,24 +121,24 @@ def test_the_scope_of_an_answer(action: Literal["allow", "allow_session", "allow
     """Once, the session and its sub-agents, or everything from now on; a deleted session is forgotten."""
 
     async def scene() -> None:
-        world = await opened()
-        engine = world.workspace.engine
-        asks = Approvals(engine.recorder, world.ledger, engine.new_id)
+        harness = await opened()
+        engine = harness.workspace.engine
+        asks = Approvals(engine.recorder, harness.ledger, engine.new_id)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
-        child = (await world.workspace.sessions.create(parent=world.session)).id
-        below = (await world.workspace.sessions.create(parent=child)).id
-        other = (await world.workspace.sessions.create()).id
+        child = (await harness.workspace.sessions.create(parent=harness.session)).id
+        below = (await harness.workspace.sessions.create(parent=child)).id
+        other = (await harness.workspace.sessions.create()).id
         asking = start(asks.permit(Context(below), PERMIT, interactive=True))  # type: ignore[arg-type]
         await until(lambda: asks.permissions)
         assert await asks.grant(asks.permissions[0].id, action)
         await asking
-        covered = {name for name in (world.session, child, below, other) if await is_free(asks, name)}
-        own = {world.session, child, below}
+        covered = {name for name in (harness.session, child, below, other) if await is_free(asks, name)}
+        own = {harness.session, child, below}
         assert covered == {"allow": set(), "allow_session": own, "allow_always": {*own, other}}[action]
-        asks.forget_sessions([world.session])
-        left = {name for name in (world.session, other) if await is_free(asks, name)}
-        assert left == ({world.session, other} if action == "allow_always" else set())
-        await world.close()
+        asks.forget_sessions([harness.session])
+        left = {name for name in (harness.session, other) if await is_free(asks, name)}
+        assert left == ({harness.session, other} if action == "allow_always" else set())
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -184,14 +184,14 @@ def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: 
     events, expires = HISTORIES[history]
 
     async def scene() -> None:
-        world = await opened()
-        asks = world.workspace.approvals
+        harness = await opened()
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 100.0
         for event in events:
             (asks.client_attached if event == "came" else asks.client_detached)()
             await virtual_seconds(7)
-        asking = begin(asks, kind, world.session)
+        asking = begin(asks, kind, harness.session)
         await virtual_seconds(99.9)
         assert len(open_ones(asks)) == 1
         await asyncio.sleep(0.2 if expires else 10_000)
@@ -207,7 +207,7 @@ def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: 
             assert asking.done()
         await asyncio.wait([asking])
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -217,15 +217,15 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
     """On random histories, against the plainest count."""
 
     async def scene(dice: random.Random) -> bool:
-        world = await opened()
-        asks = world.workspace.approvals
+        harness = await opened()
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 50.0
         loop = asyncio.get_running_loop()
         readers = dice.randint(0, 2)
         for _ in range(readers):
             asks.client_attached()
-        asking = begin(asks, kind, world.session)
+        asking = begin(asks, kind, harness.session)
         await until(lambda: open_ones(asks))
         since = loop.time() if readers == 0 else None
         for _ in range(dice.randint(0, 6)):
@@ -251,7 +251,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
             await asyncio.wait([asking])
             assert loop.time() == pytest.approx(since + 50)
         assert timers() == 0
-        await world.close()
+        await harness.close()
         return since is None
 
     assert {run_seeded(scene, seed) for seed in range(40)} == {True, False}
@@ -261,11 +261,11 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
 def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
     async def scene() -> None:
         ledger = GatedLedger()
-        world = await opened(ledger)
-        asks = world.workspace.approvals
+        harness = await opened(ledger)
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 10.0
-        asking = begin(asks, kind, world.session)
+        asking = begin(asks, kind, harness.session)
         await until(lambda: open_ones(asks))
         ledger.refused = (CloseRequest,)
         await virtual_seconds(15)
@@ -274,7 +274,7 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
         await virtual_seconds(6)
         assert asking.done()
         assert (len(open_ones(asks)), timers()) == (0, 0)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -283,10 +283,10 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["permission", "question"])
 def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
     async def scene() -> None:
-        world = await opened()
-        asks = world.workspace.approvals
+        harness = await opened()
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
-        asking = begin(asks, kind, world.session)
+        asking = begin(asks, kind, harness.session)
         await until(lambda: open_ones(asks))
         assert timers() == 1
         (request,) = open_ones(asks)
@@ -297,12 +297,12 @@ def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
         else:
             assert await asks.answer(request.id, [QuestionAnswer(request.questions[0].id, yes=True)])
         await asyncio.wait([asking])
-        await world.workspace.engine.recorder.put(sync=False)
+        await harness.workspace.engine.recorder.put(sync=False)
         assert (timers(), open_ones(asks)) == (0, ())
         asks.client_attached()
         asks.client_detached()
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -319,32 +319,32 @@ def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
     async def scene() -> None:
         model = ScriptedModel([Step((Call("bash"),)), Step((Say("so be it"),))])
         settings = EngineSettings(titles=False, limits=Limits(minutes=0))
-        world = await World.open(model, tools=[SimpleTool("bash", act)], settings=settings)
-        asks = world.workspace.approvals
+        harness = await Harness.open(model, tools=[SimpleTool("bash", act)], settings=settings)
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
-        prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=interactive)
-        await world.workspace.inputs.submit(prompt)
+        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), interactive=interactive)
+        await harness.workspace.inputs.submit(prompt)
         await until(lambda: asks.permissions)
         if way == "expired":
             await asyncio.sleep(asks.timeout() + 1)
         else:
             reason = "not now" if way == "denied with a reason" else " "
             assert await asks.grant(asks.permissions[0].id, "deny", reason=reason, by="me")
-        await world.quiet()
+        await harness.quiet()
         stops = interactive and way != "denied with a reason"
         assert len(model.requests) == (1 if stops else 2)
-        (result,) = results_of(await world.messages())
+        (result,) = results_of(await harness.messages())
         assert result.is_error
         texts = {"expired": "not answered in time", "denied with a reason": "not now"}
         assert texts.get(way, "") in result.content
         (notice,) = (
             event.change.object
-            for _, event in world.tape.events
+            for _, event in harness.published.events
             if isinstance(event, PermissionNotificationEvent) and event.change.object.denied
         )
         assert notice.withdrawn == (way == "expired")
-        assert world.end_of("r1").outcome == "completed"
-        await world.close()
+        assert harness.end_of("r1").outcome == "completed"
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -353,10 +353,10 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
     """Also for the very first one: nothing was closed before it."""
 
     async def scene() -> None:
-        world = await opened()
-        asks = world.workspace.approvals
+        harness = await opened()
+        asks = harness.workspace.approvals
         assert asks.pause == 0.0
-        first, second = (begin(asks, "question", world.session) for _ in range(2))
+        first, second = (begin(asks, "question", harness.session) for _ in range(2))
         await until(lambda: len(asks.questions) == 2)
         assert await asks.dismiss()
         assert await first is None
@@ -366,17 +366,17 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert asks.pause == 0.0
         assert await asks.dismiss()
         assert await second is None
-        closed = [event for _, event in world.tape.events if isinstance(event, QuestionNotificationEvent)]
+        closed = [event for _, event in harness.published.events if isinstance(event, QuestionNotificationEvent)]
         assert [event.change.object.cancelled for event in closed] == [True, True]
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
 
 def test_a_rule_that_cannot_be_saved_allows_once() -> None:
     async def scene() -> None:
-        world = await opened()
-        asks = world.workspace.approvals
+        harness = await opened()
+        asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)", "Bash(ls)"))
         saved: list[str] = []
 
@@ -387,14 +387,14 @@ def test_a_rule_that_cannot_be_saved_allows_once() -> None:
 
         asks.save_rule = save
         for fails in (True, False):
-            asking = begin(asks, "permission", world.session)
+            asking = begin(asks, "permission", harness.session)
             await until(lambda: asks.permissions)
             granting = start(asks.grant(asks.permissions[0].id, "allow_always"))
             await asyncio.wait([asking, granting])
             assert (granting.exception() is not None) == fails
             assert asking.exception() is None
         assert saved == ["Bash(make)", "Bash(make)", "Bash(ls)"]
-        assert not await is_free(asks, world.session), "the saved rules decide, not this workspace's memory"
-        await world.close()
+        assert not await is_free(asks, harness.session), "the saved rules decide, not this workspace's memory"
+        await harness.close()
 
     in_virtual_time(scene)

@@ -31,7 +31,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, CloseRequest, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.approvals import check_answers, find_batch, subject_of
@@ -39,7 +39,7 @@ from holdfast.engine.recovery import UnansweredRequests
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
@@ -53,7 +53,7 @@ class Scene:
         self.ran: list[str] = []
         self._ledger = ledger
 
-    async def open(self) -> World:
+    async def open(self) -> Harness:
         async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
             await context.permit(Permit("bash", "execute", "/project", "run", {"command": "make"}, "make"))
             self.ran.append(context.run_id)
@@ -68,9 +68,9 @@ class Scene:
             return Step((Call("bash"), Call("ask")) if is_first else (Say("done"),))
 
         tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", ask_questions, is_parallel=True)]
-        world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
-        world.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
-        return world
+        harness = await Harness.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
+        harness.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
+        return harness
 
 
 async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
@@ -85,8 +85,8 @@ async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
     await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
     await asks.grant(asks.permissions[0].id, "allow", by="somebody")
     bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
-    again = await World.open(ScriptedModel([]), ledger=ledger, ids="later")
-    told = [event for _, event in again.tape.events]
+    again = await Harness.open(ScriptedModel([]), ledger=ledger, ids="later")
+    told = [event for _, event in again.published.events]
     kinds = [type(event) for event in told]
     assert kinds.count(RunCompleteEvent) == 2
     notices = [event.change.object for event in told if isinstance(event, PermissionNotificationEvent)]
@@ -97,21 +97,21 @@ async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
         (other, True, ""),
     }
     assert kinds.index(PermissionNotificationEvent) < kinds.index(RunCompleteEvent)
-    again.tape.events[:0] = [(number, decode_event(body)) for number, body in enumerate(bodies, 1)]
+    again.published.events[:0] = [(number, decode_event(body)) for number, body in enumerate(bodies, 1)]
     _check(again)
-    third = await World.open(ScriptedModel([]), ledger=ledger, ids="third")
-    assert not any(isinstance(event, PermissionNotificationEvent) for _, event in third.tape.events)
-    for world in (dead, again, third):
-        await world.close()
+    third = await Harness.open(ScriptedModel([]), ledger=ledger, ids="third")
+    assert not any(isinstance(event, PermissionNotificationEvent) for _, event in third.published.events)
+    for harness in (dead, again, third):
+        await harness.close()
 
 
-async def _until_asked(world: World) -> None:
-    asks = world.workspace.approvals
+async def _until_asked(harness: Harness) -> None:
+    asks = harness.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 1)
 
 
-async def _results(world: World, session: SessionId) -> dict[str, str]:
-    messages = await world.messages(session)
+async def _results(harness: Harness, session: SessionId) -> dict[str, str]:
+    messages = await harness.messages(session)
     return {result.name: result.content for message in messages for result in message.tool_results}
 
 
@@ -119,22 +119,22 @@ async def _results(world: World, session: SessionId) -> dict[str, str]:
 async def test_a_call_that_was_never_allowed_is_reported_without_effects(how: str) -> None:
     """Cancelled, or stopped with its server, or found by the next server after a kill."""
     ledger = MemoryLedger()
-    world = await Scene(ledger).open()
-    await world.workspace.inputs.submit(_prompt(world.session))
-    await _until_asked(world)
-    later = world
+    harness = await Scene(ledger).open()
+    await harness.workspace.inputs.submit(_prompt(harness.session))
+    await _until_asked(harness)
+    later = harness
     if how == "cancelled":
-        await world.cancel()
-        await world.quiet()
+        await harness.cancel()
+        await harness.quiet()
     else:
         if how == "interrupted":
-            await world.close()
-        later = await World.open(ScriptedModel([]), ledger=ledger, ids="later")
-    results = await _results(later, world.session)
+            await harness.close()
+        later = await Harness.open(ScriptedModel([]), ledger=ledger, ids="later")
+    results = await _results(later, harness.session)
     texts = {"cancelled": "Cancelled by the user. This call was not run."}
     wanted = texts.get(how, "Interrupted: the server stopped before this call was run.")
     assert results == {"bash": wanted, "ask": wanted}
-    for each in {id(item): item for item in (world, later)}.values():
+    for each in {id(item): item for item in (harness, later)}.values():
         await each.close()
 
 
@@ -184,20 +184,20 @@ async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
             await context.permit(Permit("fetch", "fetch", place, "get", {}))
         return ToolOutcome("done")
 
-    world = await World.open(ScriptedModel([Step((Call("fetch"),))]), tools=[SimpleTool("fetch", act)])
-    world.workspace.approvals.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
-    await world.prompt("go", "r1")
-    asks = world.workspace.approvals
+    harness = await Harness.open(ScriptedModel([Step((Call("fetch"),))]), tools=[SimpleTool("fetch", act)])
+    harness.workspace.approvals.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
+    await harness.prompt("go", "r1")
+    asks = harness.workspace.approvals
     await until(lambda: len(asks.permissions) == 1)
     assert asks.permissions[0].continues
-    await world.cancel()
-    await world.quiet()
-    assert "was not undone" in (await _results(world, world.session))["fetch"]
+    await harness.cancel()
+    await harness.quiet()
+    assert "was not undone" in (await _results(harness, harness.session))["fetch"]
 
 
-async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:
+async def _answer(harness: Harness, dice: random.Random, seen: list[bool]) -> None:
     """Somebody who answers whatever is open, in some way, at some time."""
-    asks = world.workspace.approvals
+    asks = harness.workspace.approvals
     for _ in range(dice.randint(0, 60)):
         await asyncio.sleep(0)
     for ask in asks.permissions:
@@ -210,12 +210,12 @@ async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:
             await asks.answer("", [QuestionAnswer(batch.questions[0].id, yes=True)])
 
 
-def _check(world: World) -> None:
+def _check(harness: Harness) -> None:
     """Each ask is closed exactly once, in the log, before its run's end."""
     opened: dict[str, str] = {}
     closed: list[str] = []
     ended: set[str] = set()
-    for number, event in world.tape.events:
+    for number, event in harness.published.events:
         match event:
             case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
                 assert number is not None
@@ -240,37 +240,37 @@ def _check(world: World) -> None:
 def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) -> None:
     async def live(dice: random.Random) -> None:
         scene = Scene()
-        world = await scene.open()
-        run = await world.workspace.inputs.submit(_prompt(world.session))
+        harness = await scene.open()
+        run = await harness.workspace.inputs.submit(_prompt(harness.session))
         resolved: list[bool] = []
-        people = [_answer(world, dice, resolved) for _ in range(3)]
+        people = [_answer(harness, dice, resolved) for _ in range(3)]
         if dice.random() < 0.6:
-            people.append(_cancel(world, dice))
+            people.append(_cancel(harness, dice))
         await asyncio.gather(*people)
-        while world.workspace.engine.is_busy():
-            await _answer(world, dice, resolved)
+        while harness.workspace.engine.is_busy():
+            await _answer(harness, dice, resolved)
             await asyncio.sleep(dice.random() / 100)
-        await world.quiet()
-        _check(world)
-        assert world.workspace.approvals.permissions == ()
-        assert world.workspace.approvals.questions == ()
+        await harness.quiet()
+        _check(harness)
+        assert harness.workspace.approvals.permissions == ()
+        assert harness.workspace.approvals.questions == ()
         granted = [
             event.change.object.granted
-            for _, event in world.tape.events
+            for _, event in harness.published.events
             if isinstance(event, PermissionNotificationEvent)
         ]
         assert not scene.ran or any(granted), "nothing is done that nobody allowed"
-        assert run.run_id in {end.run_id for end in world.ends()}
-        await world.close()
+        assert run.run_id in {end.run_id for end in harness.ends()}
+        await harness.close()
 
     for seed in range(first, first + 100):
         run_seeded(live, seed)
 
 
-async def _cancel(world: World, dice: random.Random) -> None:
+async def _cancel(harness: Harness, dice: random.Random) -> None:
     for _ in range(dice.randint(0, 120)):
         await asyncio.sleep(0)
-    await world.cancel()
+    await harness.cancel()
 
 
 def _prompt(session: SessionId) -> Prompt:
@@ -295,23 +295,23 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
     async def live() -> None:
         disk = Breaking()
         scene = Scene(MemoryLedger(fail=disk.fail))
-        world = await scene.open()
-        asks = world.workspace.approvals
+        harness = await scene.open()
+        asks = harness.workspace.approvals
         asks.judge = disk.judge
-        await world.workspace.inputs.submit(_prompt(world.session))
+        await harness.workspace.inputs.submit(_prompt(harness.session))
         await settle_down(200)
         assert asks.permissions == ()
         disk.is_broken = False
-        await world.quiet()
+        await harness.quiet()
         assert scene.ran == []
-        assert world.ends()[0].outcome == "failed"
-        await world.close()
+        assert harness.ends()[0].outcome == "failed"
+        await harness.close()
 
     in_virtual_time(live)
 
 
-def _open(world: World) -> tuple[int, int]:
-    return len(world.workspace.approvals.permissions), len(world.workspace.approvals.questions)
+def _open(harness: Harness) -> tuple[int, int]:
+    return len(harness.workspace.approvals.permissions), len(harness.workspace.approvals.questions)
 
 
 def test_a_request_expires_after_a_day_without_clients() -> None:
@@ -319,24 +319,24 @@ def test_a_request_expires_after_a_day_without_clients() -> None:
 
     async def live() -> None:
         scene = Scene()
-        world = await scene.open()
-        asks = world.workspace.approvals
+        harness = await scene.open()
+        asks = harness.workspace.approvals
         asks.client_attached()
-        await world.workspace.inputs.submit(_prompt(world.session))
+        await harness.workspace.inputs.submit(_prompt(harness.session))
         await asyncio.sleep(10 * asks.timeout())
-        assert _open(world) == (1, 1)
+        assert _open(harness) == (1, 1)
         asks.client_detached()
         await asyncio.sleep(asks.timeout() - 1)
         asks.client_attached()
         await asyncio.sleep(asks.timeout() / 10)
-        assert _open(world) == (1, 1)
+        assert _open(harness) == (1, 1)
         asks.client_detached()
         await asyncio.sleep(asks.timeout() + 1)
-        assert _open(world) == (0, 0)
-        await world.quiet()
+        assert _open(harness) == (0, 0)
+        await harness.quiet()
         assert scene.ran == []
-        _check(world)
-        await world.close()
+        _check(harness)
+        await harness.close()
 
     in_virtual_time(live)
 
@@ -400,21 +400,21 @@ def test_grants_of_a_session_cover_its_sub_agents() -> None:
 
     async def live() -> None:
         scene = Scene()
-        world = await scene.open()
-        asks = world.workspace.approvals
-        other = (await world.workspace.sessions.create("Other")).id
-        below = (await world.workspace.sessions.create("Below", world.session)).id
-        for session, is_asked in ((world.session, True), (below, False), (other, True)):
-            run = await world.workspace.inputs.submit(_prompt(session))
+        harness = await scene.open()
+        asks = harness.workspace.approvals
+        other = (await harness.workspace.sessions.create("Other")).id
+        below = (await harness.workspace.sessions.create("Below", harness.session)).id
+        for session, is_asked in ((harness.session, True), (below, False), (other, True)):
+            run = await harness.workspace.inputs.submit(_prompt(session))
             await asyncio.sleep(asks.timeout() / 1_000_000)
             assert bool(asks.permissions) is is_asked, session
             for ask in asks.permissions:
                 await asks.grant(ask.id, "allow_session")
             for batch in asks.questions:
                 await asks.dismiss(batch.id)
-            await world.workspace.engine.wait_until_idle(session)
+            await harness.workspace.engine.wait_until_idle(session)
             assert run.run_id in scene.ran
-        await world.close()
+        await harness.close()
 
     in_virtual_time(live)
 
@@ -441,37 +441,37 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     """Until then the request is open, the call waits, and no rule is saved."""
     ledger = HeldLedger()
     scene = Scene(ledger)
-    world = await scene.open()
-    asks = world.workspace.approvals
+    harness = await scene.open()
+    asks = harness.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
-    await world.workspace.inputs.submit(_prompt(world.session))
-    await until(lambda: _open(world) == (1, 1))
+    await harness.workspace.inputs.submit(_prompt(harness.session))
+    await until(lambda: _open(harness) == (1, 1))
     tasks = TaskOwner()
     first = tasks.start(asks.grant(asks.permissions[0].id, "allow_always", by="one"), name="first")
     await ledger.gate.reached.wait()
     second = tasks.start(asks.grant(asks.permissions[0].id, "deny", by="two"), name="second")
     answered = tasks.start(asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)]), name="third")
     await settle_down(200)
-    assert (scene.ran, saved, _open(world)) == ([], [], (1, 1))
+    assert (scene.ran, saved, _open(harness)) == ([], [], (1, 1))
     ledger.gate.open()
     assert (await first, await second, await answered) == (True, False, True)
-    await world.quiet()
+    await harness.quiet()
     assert (len(scene.ran), saved) == (1, ["bash(make)"])
-    _check(world)
-    await world.close()
+    _check(harness)
+    await harness.close()
 
 
 async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> None:
     ledger = HeldLedger()
     ledger.gate.open()
     scene = Scene(ledger)
-    world = await scene.open()
-    asks = world.workspace.approvals
+    harness = await scene.open()
+    asks = harness.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
-    await world.workspace.inputs.submit(_prompt(world.session))
-    await until(lambda: _open(world) == (1, 1))
+    await harness.workspace.inputs.submit(_prompt(harness.session))
+    await until(lambda: _open(harness) == (1, 1))
     ledger.fails = True
     for action in ACTIONS:
         with pytest.raises(StorageUnavailable):
@@ -479,11 +479,11 @@ async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> 
     for close in (asks.dismiss(), asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)])):
         with pytest.raises(StorageUnavailable):
             await close
-    assert (scene.ran, saved, _open(world)) == ([], [], (1, 1))
+    assert (scene.ran, saved, _open(harness)) == ([], [], (1, 1))
     ledger.fails = False
     assert await asks.grant(asks.permissions[0].id, "allow")
     assert await asks.dismiss()
-    await world.quiet()
+    await harness.quiet()
     assert len(scene.ran) == 1
-    _check(world)
-    await world.close()
+    _check(harness)
+    await harness.close()

@@ -11,7 +11,7 @@ from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnk
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Model
@@ -19,7 +19,7 @@ from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, SimpleTool
-from holdfast.testing.harness import FixedTools, World
+from holdfast.testing.harness import FixedTools, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -52,15 +52,15 @@ def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int) -
             return said(5) if request.messages[-1].role == "tool" else said(3, calls=["tool"])
 
         model = MeteredModel(meter, script)
-        world = await World.open(model, tools=[answering("tool")], ledger=ledger)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        assert world.end_of("r1").outcome == ("failed" if failures else "completed")
-        session = await ledger.session(world.workspace.record.id, world.session)
+        harness = await Harness.open(model, tools=[answering("tool")], ledger=ledger)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == ("failed" if failures else "completed")
+        session = await ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
         assert session.cost == meter.total > 0
         assert ledger.failures == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(play)
 
@@ -95,14 +95,14 @@ def test_a_store_that_is_unsure_is_asked_until_it_knows(error: type[Exception]) 
 
     async def play() -> None:
         ledger = Unsure(error)
-        world = await World.open(ScriptedModel(lambda _: DONE), ledger=ledger)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        assert world.end_of("r1").outcome == "completed"
+        harness = await Harness.open(ScriptedModel(lambda _: DONE), ledger=ledger)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "completed"
         assert ledger.left == 0
-        assert (await world.run("r1")).outcome == "completed"
-        assert not world.workspace.engine.storage_fails
-        await world.close()
+        assert (await harness.run("r1")).outcome == "completed"
+        assert not harness.workspace.engine.storage_fails
+        await harness.close()
 
     in_virtual_time(play)
 
@@ -125,13 +125,13 @@ class Slow(MemoryLedger):
 async def test_a_cancel_does_not_cover_a_run_that_has_completed() -> None:
     """Its end is not stored yet, but it is decided."""
     ledger = Slow()
-    world = await World.open(ScriptedModel(lambda _: DONE), ledger=ledger)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel(lambda _: DONE), ledger=ledger)
+    await harness.prompt("go", "r1")
     await ledger.gate.reached.wait()
     asyncio.get_running_loop().call_soon(ledger.gate.open)
-    assert await world.cancel() == ()
-    await world.quiet()
-    assert world.end_of("r1").outcome == "completed"
+    assert await harness.cancel() == ()
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "completed"
 
 
 def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
@@ -164,17 +164,17 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         started: list[str] = []
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("later", later, is_parallel=True)]
         settings = EngineSettings(titles=False, max_subagents=2, subagent_depth=2)
-        world = await World.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(below)))
-        await world.prompt("go", "r1")
+        harness = await Harness.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(below)))
+        await harness.prompt("go", "r1")
         await virtual_seconds(20)
         assert len(started) == 2, "one below the run, and one below that"
         gate.set()
-        await world.quiet()
-        results = [result for message in await world.messages() for result in message.tool_results]
+        await harness.quiet()
+        results = [result for message in await harness.messages() for result in message.tool_results]
         assert sorted(result.is_error for result in results) == [False, True]
         assert any("2 sub-agents are running" in result.content for result in results)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(play)
 
@@ -207,15 +207,15 @@ async def test_settings_and_errors_pass_between_sub_agent_and_parent(insists: bo
         return Step((Call("agent"),)) if request.tools and request.messages[-1].role == "user" else DONE
 
     model = ScriptedModel(script, info=PLAIN)
-    world = await World.open(model, tools=[SimpleTool("agent", send)], hooks=hooks, named_model=unusable)
-    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([]), "acme/none"))
-    prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
-    await world.workspace.inputs.submit(prompt)
-    await world.quiet()
+    harness = await Harness.open(model, tools=[SimpleTool("agent", send)], hooks=hooks, named_model=unusable)
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([]), "acme/none"))
+    prompt = Prompt(harness.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
+    await harness.workspace.inputs.submit(prompt)
+    await harness.quiet()
     assert hooks.prompts == [("go", True)]
-    runs = await world.ledger.runs(world.workspace.record.id, None, 9, 0)
+    runs = await harness.ledger.runs(harness.workspace.record.id, None, 9, 0)
     (below,) = [run for run in runs if run.parent_run_id == "r1"]
     assert (below.require_model, below.yolo, below.interactive, below.prompt) == (insists, not insists, False, "look")
-    (result,) = [result for message in await world.messages() for result in message.tool_results]
+    (result,) = [result for message in await harness.messages() for result in message.tool_results]
     assert result.content == "done\n\n(It has no key. test/plain is used instead.)"
-    await world.close()
+    await harness.close()

@@ -15,7 +15,7 @@ from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 FULL = Usage(input_tokens=700, output_tokens=100)
 WORK = Step((Say("working"), Call("tool")), FULL)
@@ -46,8 +46,8 @@ class Shutter(SimpleTool):
         await self.gate.reached.wait()
 
 
-async def summaries(world: World) -> list[str]:
-    return [text_of(message) for message in await world.messages() if message.is_summary_message]
+async def summaries(harness: Harness) -> list[str]:
+    return [text_of(message) for message in await harness.messages() if message.is_summary_message]
 
 
 # When.
@@ -84,18 +84,18 @@ def test_thresholds(window: int, used: int, is_full: bool) -> None:
 )
 async def test_token_counts_are_the_size_of_the_context(usage: Usage, count: int) -> None:
     model = small(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("go", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
     assert len(model.requests) == count
 
 
 async def test_it_can_be_switched_off() -> None:
     settings = EngineSettings(titles=False, auto_summarize=False)
-    world = await World.open(small(WORK, DONE), tools=[answering("tool")], settings=settings)
-    await world.prompt("go", "r1")
-    await world.quiet()
-    assert await summaries(world) == []
+    harness = await Harness.open(small(WORK, DONE), tools=[answering("tool")], settings=settings)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    assert await summaries(harness) == []
 
 
 # Inside a run.
@@ -104,22 +104,22 @@ async def test_it_can_be_switched_off() -> None:
 async def test_a_summary_in_the_middle_of_a_run_keeps_the_run() -> None:
     """C-20: the same run id goes on after it, and only the real end is told."""
     model = small(WORK, SUMMARY, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("build a boat", "r1")
-    await world.quiet()
-    end = world.end_of("r1")
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("build a boat", "r1")
+    await harness.quiet()
+    end = harness.end_of("r1")
     assert (end.outcome, end.text) == ("completed", "done")
-    assert len(world.ends()) == 1
-    assert {message.run_id for message in await world.messages()} == {"r1"}
-    assert await world.finishes() == ["tool_use", "end_turn", "end_turn"]
-    await world.assert_valid(model.requests)
+    assert len(harness.ends()) == 1
+    assert {message.run_id for message in await harness.messages()} == {"r1"}
+    assert await harness.finishes() == ["tool_use", "end_turn", "end_turn"]
+    await harness.assert_valid(model.requests)
 
 
 async def test_a_summary_is_asked_for_without_tools_and_with_the_whole_conversation() -> None:
     model = small(WORK, SUMMARY, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("build a boat", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("build a boat", "r1")
+    await harness.quiet()
     _, asked, _ = model.requests
     assert asked.tools == ()
     assert asked.system == text("summary.md")
@@ -129,9 +129,9 @@ async def test_a_summary_is_asked_for_without_tools_and_with_the_whole_conversat
 
 async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     model = small(WORK, SUMMARY, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("build a boat", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("build a boat", "r1")
+    await harness.quiet()
     (begin,) = model.requests[2].messages
     assert begin.role == "user"
     assert text_of(begin).startswith("in short")
@@ -142,40 +142,40 @@ async def test_a_second_summary_is_made_from_the_first() -> None:
     """Nothing that the first one kept is forgotten."""
     second = Step((Say("shorter still"),))
     model = small(WORK, SUMMARY, WORK, second, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("build a boat", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("build a boat", "r1")
+    await harness.quiet()
     asked = model.requests[3]
     assert texts_of(asked.messages, "user")[0].startswith("in short")
     assert texts_of(asked.messages, "assistant") == ["working"]
-    assert await summaries(world) == ["in short", "shorter still"]
-    await world.assert_valid(model.requests)
+    assert await summaries(harness) == ["in short", "shorter still"]
+    await harness.assert_valid(model.requests)
 
 
 async def test_a_turn_that_is_over_is_summarised_and_ends() -> None:
     """For the next prompt; the answer of the run is its own last word, not the summary."""
     model = small(Step((Say("that was long"),), FULL), SUMMARY, DONE)
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await world.quiet()
-    assert world.end_of("r1").text == "that was long"
-    await world.prompt("two", "r2")
-    await world.quiet()
+    harness = await Harness.open(model)
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    assert harness.end_of("r1").text == "that was long"
+    await harness.prompt("two", "r2")
+    await harness.quiet()
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 async def test_prompts_that_steer_are_folded_after_a_summary() -> None:
     model = GatedModel(small(WORK, SUMMARY, DONE))
     shutter = Shutter(model)
-    world = await World.open(model, tools=[shutter])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, tools=[shutter])
+    await harness.prompt("one", "r1")
     await shutter.holds()
-    await world.prompt("two")
+    await harness.prompt("two")
     model.before.open()
-    await world.quiet()
+    await harness.quiet()
     assert texts_of(model.requests[2].messages, "user")[-1] == "two"
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 # Cut off.
@@ -186,129 +186,129 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     """C-44: it ends cancelled, and no summary is left."""
     model = GatedModel(small(WORK, SUMMARY, DONE), after=1)
     shutter = Shutter(model, midway=midway)
-    world = await World.open(model, tools=[shutter], settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[shutter], settings=PATIENT)
+    await harness.prompt("go", "r1")
     await shutter.holds()
-    assert len(await summaries(world)) == 1
-    await world.cancel()
-    await world.quiet()
-    assert world.end_of("r1").outcome == "cancelled"
-    assert await world.finishes() == ["tool_use", "canceled"]
-    assert await summaries(world) == []
-    told = [(event.change.type, event.change.object.is_summary_message) for event in world.message_events()]
+    assert len(await summaries(harness)) == 1
+    await harness.cancel()
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "cancelled"
+    assert await harness.finishes() == ["tool_use", "canceled"]
+    assert await summaries(harness) == []
+    told = [(event.change.type, event.change.object.is_summary_message) for event in harness.message_events()]
     assert told.count(("deleted", True)) == 1
-    assert (await session_of(world)).summary_message_id == ""
+    assert (await session_of(harness)).summary_message_id == ""
     assert model.open_streams == 0
-    await world.assert_valid()
+    await harness.assert_valid()
 
 
 async def test_after_a_cancelled_summary_the_conversation_continues() -> None:
     """C-44."""
     model = GatedModel(small(WORK, DONE))
     shutter = Shutter(model)
-    world = await World.open(model, tools=[shutter], settings=PATIENT)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, tools=[shutter], settings=PATIENT)
+    await harness.prompt("one", "r1")
     await shutter.holds()
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     model.before.open()
-    await world.prompt("two", "r2")
-    await world.quiet()
-    assert world.end_of("r2").text == "done"
+    await harness.prompt("two", "r2")
+    await harness.quiet()
+    assert harness.end_of("r2").text == "done"
     assert texts_of(model.requests[-1].messages, "user") == ["one", "two"]
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 @pytest.mark.parametrize("broken", [Step((Say("in sh"), Fail("gone"))), Step((Say(" "),)), Step(())])
 async def test_a_summary_that_fails_fails_the_run_and_is_not_used(broken: Step) -> None:
     model = small(WORK, broken, DONE)
-    world = await World.open(model, tools=[answering("tool")])
-    await world.prompt("one", "r1")
-    await world.quiet()
-    assert world.end_of("r1").outcome == "failed"
-    assert await world.finishes() == ["tool_use", "error"]
-    assert (await session_of(world)).summary_message_id == ""
-    await world.prompt("two", "r2")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[answering("tool")])
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "failed"
+    assert await harness.finishes() == ["tool_use", "error"]
+    assert (await session_of(harness)).summary_message_id == ""
+    await harness.prompt("two", "r2")
+    await harness.quiet()
     assert texts_of(model.requests[2].messages, "user") == ["one", "two"]
-    await world.assert_valid(model.requests)
+    await harness.assert_valid(model.requests)
 
 
 # By hand.
 
 
-async def conversed(*steps: Step) -> tuple[World, ScriptedModel]:
+async def conversed(*steps: Step) -> tuple[Harness, ScriptedModel]:
     """A session in which something was said."""
     model = ScriptedModel([Step((Say("hello"),), Usage(30, 3)), *steps], info=info(price=Price(output=1_000_000.0)))
-    world = await World.open(model, settings=PATIENT)
-    await world.prompt("one", "r1")
-    await world.quiet()
-    return world, model
+    harness = await Harness.open(model, settings=PATIENT)
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    return harness, model
 
 
 async def test_a_summary_by_hand_is_a_run() -> None:
-    world, model = await conversed(SUMMARY, DONE)
-    run = await world.workspace.inputs.summarize(world.session)
+    harness, model = await conversed(SUMMARY, DONE)
+    run = await harness.workspace.inputs.summarize(harness.session)
     assert run.kind == "summary"
-    await world.quiet()
-    end = world.end_of(run.run_id)
+    await harness.quiet()
+    end = harness.end_of(run.run_id)
     assert (end.outcome, end.text) == ("completed", "in short")
     assert texts_of(model.requests[1].messages, "user")[0] == "one"
-    await world.prompt("two", "r2")
-    await world.quiet()
+    await harness.prompt("two", "r2")
+    await harness.quiet()
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
-    assert (await world.outline())[:2] == ["user:one", "assistant:hello"]
-    await world.assert_valid(model.requests)
+    assert (await harness.outline())[:2] == ["user:one", "assistant:hello"]
+    await harness.assert_valid(model.requests)
 
 
 async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
-    world, _ = await conversed(SUMMARY)
-    before = await session_of(world)
-    await world.workspace.inputs.summarize(world.session)
-    await world.quiet()
-    after = await session_of(world)
+    harness, _ = await conversed(SUMMARY)
+    before = await session_of(harness)
+    await harness.workspace.inputs.summarize(harness.session)
+    await harness.quiet()
+    after = await session_of(harness)
     assert (before.prompt_tokens, before.completion_tokens, before.cost) == (30, 3, 3.0)
     assert (after.prompt_tokens, after.completion_tokens, after.cost) == (0, 5, 8.0)
     assert not after.estimated_usage
-    assert after.summary_message_id == (await world.messages())[-1].id
+    assert after.summary_message_id == (await harness.messages())[-1].id
 
 
 async def test_a_summary_without_reported_usage_is_estimated_and_costs_nothing() -> None:
-    world, _ = await conversed(Step((Say("twelve chars"),)))
-    await world.workspace.inputs.summarize(world.session)
-    await world.quiet()
-    after = await session_of(world)
+    harness, _ = await conversed(Step((Say("twelve chars"),)))
+    await harness.workspace.inputs.summarize(harness.session)
+    await harness.quiet()
+    after = await session_of(harness)
     assert (after.completion_tokens, after.cost, after.estimated_usage) == (3, 3.0, True)
 
 
 async def test_a_busy_session_is_not_summarised() -> None:
     tool = GatedTool("tool")
-    world = await World.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool], settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool], settings=PATIENT)
+    await harness.prompt("go", "r1")
     await tool.gate.reached.wait()
     with pytest.raises(SessionBusy):
-        await world.workspace.inputs.summarize(world.session)
+        await harness.workspace.inputs.summarize(harness.session)
     tool.gate.open()
-    await world.quiet()
-    assert await summaries(world) == []
-    assert len(world.ends()) == 1
+    await harness.quiet()
+    assert await summaries(harness) == []
+    assert len(harness.ends()) == 1
 
 
 async def test_an_empty_session_needs_no_summary() -> None:
     model = ScriptedModel([])
-    world = await World.open(model)
-    run = await world.workspace.inputs.summarize(world.session)
-    await world.quiet()
-    assert world.end_of(run.run_id).outcome == "completed"
-    assert (model.requests, await world.messages()) == ([], [])
+    harness = await Harness.open(model)
+    run = await harness.workspace.inputs.summarize(harness.session)
+    await harness.quiet()
+    assert harness.end_of(run.run_id).outcome == "completed"
+    assert (model.requests, await harness.messages()) == ([], [])
 
 
 async def test_todos_are_handed_over() -> None:
-    world, model = await conversed(SUMMARY)
+    harness, model = await conversed(SUMMARY)
     todos = (Todo("saw planks", "completed", "sawing"), Todo("caulk", "in_progress", "caulking"))
-    await world.workspace.engine.recorder.put(PatchSession(SessionPatch(world.session, 1, todos=todos)))
-    await world.workspace.inputs.summarize(world.session)
-    await world.quiet()
+    await harness.workspace.engine.recorder.put(PatchSession(SessionPatch(harness.session, 1, todos=todos)))
+    await harness.workspace.inputs.summarize(harness.session)
+    await harness.quiet()
     ask = texts_of(model.requests[1].messages, "user")[-1]
     assert "[completed] saw planks" in ask
     assert "[in_progress] caulk" in ask
@@ -316,43 +316,43 @@ async def test_todos_are_handed_over() -> None:
 
 async def test_a_summary_by_hand_can_be_cancelled() -> None:
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY]), after=0)
-    world = await World.open(model, settings=PATIENT)
-    await world.prompt("one", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, settings=PATIENT)
+    await harness.prompt("one", "r1")
+    await harness.quiet()
     model.before.shut()
     model.before.reached.clear()
-    run = await world.workspace.inputs.summarize(world.session)
+    run = await harness.workspace.inputs.summarize(harness.session)
     await model.before.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    assert world.end_of(run.run_id).outcome == "cancelled"
-    assert await summaries(world) == []
-    assert (await session_of(world)).summary_message_id == ""
-    await world.assert_valid()
+    await harness.cancel()
+    await harness.quiet()
+    assert harness.end_of(run.run_id).outcome == "cancelled"
+    assert await summaries(harness) == []
+    assert (await session_of(harness)).summary_message_id == ""
+    await harness.assert_valid()
 
 
 async def test_a_prompt_during_a_summary_gets_its_own_turn() -> None:
     """Nothing is folded into a summary."""
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY, DONE]))
-    world = await World.open(model, settings=PATIENT)
-    await world.prompt("one", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, settings=PATIENT)
+    await harness.prompt("one", "r1")
+    await harness.quiet()
     model.before.shut()
     model.before.reached.clear()
-    await world.workspace.inputs.summarize(world.session)
+    await harness.workspace.inputs.summarize(harness.session)
     await model.before.reached.wait()
-    run = await world.prompt("two", delivery="steer")
+    run = await harness.prompt("two", delivery="steer")
     model.before.open()
-    await world.quiet()
-    assert world.end_of(run.run_id).folded_into == ""
+    await harness.quiet()
+    assert harness.end_of(run.run_id).folded_into == ""
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
 
 
 async def test_the_summary_message_is_marked_from_its_first_event() -> None:
-    world, _ = await conversed(SUMMARY)
-    await world.workspace.inputs.summarize(world.session)
-    await world.quiet()
-    last = (await world.messages())[-1].id
-    events: list[MessageEvent] = [event for event in world.message_events() if event.change.object.id == last]
+    harness, _ = await conversed(SUMMARY)
+    await harness.workspace.inputs.summarize(harness.session)
+    await harness.quiet()
+    last = (await harness.messages())[-1].id
+    events: list[MessageEvent] = [event for event in harness.message_events() if event.change.object.id == last]
     assert [event.change.type for event in events] == ["created", "updated"]
     assert all(event.change.object.is_summary_message for event in events)

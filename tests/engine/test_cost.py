@@ -13,7 +13,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import run_seeded
 
@@ -21,8 +21,8 @@ from holdfast.testing.seeded_loop import run_seeded
 async def costs(step: Step) -> tuple[int, int]:
     """Bytes of all that reached the store, and of all that was told."""
     ledger = RecordingLedger()
-    world = await play(ScriptedModel([step, Step((Say("done"),))]), answering("tool"), ledger=ledger)
-    return ledger.size, size_of_events(world.tape.events)
+    harness = await play(ScriptedModel([step, Step((Say("done"),))]), answering("tool"), ledger=ledger)
+    return ledger.size, size_of_events(harness.published.events)
 
 
 def words(count: int) -> str:
@@ -64,16 +64,16 @@ async def test_streamed_text_is_stored_while_it_grows(pace: Pace) -> None:
     """After so many characters, or so much time: a crash loses no more than that."""
     model = GatedModel(ScriptedModel([Step((Say(words(10)),))]), after=9)
     model.midway.shut()
-    world = await World.open(model, settings=EngineSettings(titles=False, pace=pace))
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, settings=EngineSettings(titles=False, pace=pace))
+    await harness.prompt("go", "r1")
     await model.midway.reached.wait()
     await let_others_run()
-    stored = text_of((await world.messages())[-1])
+    stored = text_of((await harness.messages())[-1])
     assert words(10).startswith(stored)
     assert len(stored) >= 9 * len(words(1)) - min(20, pace.characters)
     model.midway.open()
-    await world.quiet()
-    assert world.end_of("r1").text == words(10)
+    await harness.quiet()
+    assert harness.end_of("r1").text == words(10)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 15])
@@ -86,9 +86,9 @@ async def test_published_deltas_add_up_to_the_stored_message(turns: int) -> None
 
     step = Step((Think("let me see", "sig"), Say(words(30)), Call("tool"), Say(words(20)), Call("tool", '{"n":1}')))
     model = ScriptedModel([step, Step((Say("so it is done"),))])
-    world = await play(model, answering("tool"), ledger=MemoryLedger(pace=pace))
+    harness = await play(model, answering("tool"), ledger=MemoryLedger(pace=pace))
     view: dict[str, Message] = {}
-    for _, event in world.tape.events:
+    for _, event in harness.published.events:
         match event:
             case MessageEvent(change=change):
                 view[change.object.id] = change.object
@@ -102,7 +102,7 @@ async def test_published_deltas_add_up_to_the_stored_message(turns: int) -> None
                 view[part.message_id] = grow(view[part.message_id], [part])
             case _:
                 pass
-    assert list(view.values()) == list(await world.messages())
+    assert list(view.values()) == list(await harness.messages())
 
 
 def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
@@ -112,22 +112,22 @@ def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
         parallel, alone = answering("tool", is_parallel=True), answering("alone")
         step = Step((Think("h m"), Say("a b"), Call("tool"), Call("alone"), Call("tool"), Call("tool")))
         model = GatedModel(ScriptedModel([step, step, Step((Say("done"),))]))
-        world = await World.open(model, tools=[parallel, alone], settings=PATIENT)
+        harness = await Harness.open(model, tools=[parallel, alone], settings=PATIENT)
         wait = dice.randrange(0, 150)
-        await world.prompt("go", "r1")
-        while len(world.tape.events) < wait and not world.ends():
-            await world.workspace.engine.recorder.put(sync=False)
-        await world.cancel()
+        await harness.prompt("go", "r1")
+        while len(harness.published.events) < wait and not harness.ends():
+            await harness.workspace.engine.recorder.put(sync=False)
+        await harness.cancel()
         started = (parallel.started, alone.started, len(model.requests))
-        await world.quiet()
+        await harness.quiet()
         assert (parallel.started, alone.started, len(model.requests)) == started
         assert model.open_streams == 0
-        await world.assert_valid(model.requests)
-        end = world.end_of("r1")
+        await harness.assert_valid(model.requests)
+        end = harness.end_of("r1")
         # A cancel that comes when the answer is complete, but not the run, leaves the answer as it is.
-        last = (await world.finishes())[-1]
+        last = (await harness.finishes())[-1]
         assert (end.outcome, last) in {("cancelled", "canceled"), ("cancelled", "end_turn"), ("completed", "end_turn")}
-        await world.close()
+        await harness.close()
         return end.outcome
 
     outcomes = [run_seeded(scene, seed) for seed in range(200)]

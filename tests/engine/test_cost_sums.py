@@ -10,7 +10,7 @@ from engine.helpers import answering, virtual_seconds
 from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, broken, said, used
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
-from holdfast.domain.models import ModelRequest, UsagePart
+from holdfast.domain.model_requests import ModelRequest, UsagePart
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
@@ -19,7 +19,7 @@ from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.testing.gates import GatedLedger, GatedTool, SimpleTool, start
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 SETTINGS = EngineSettings(titles=False, grace=0.5, retries=RetryPolicy(most=3, first=0.1))
@@ -38,23 +38,23 @@ async def opened(
     settings: EngineSettings = SETTINGS,
     ledger: GatedLedger | None = None,
     ids: str = "id",
-) -> World:
-    world = await World.open(
+) -> Harness:
+    harness = await Harness.open(
         models, tools=[*tools, answering("tool"), AGENT], settings=settings, ledger=ledger, ids=ids
     )
-    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
-    return world
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
+    return harness
 
 
-async def stored(world: World, session: SessionId) -> Session:
-    found = await world.ledger.session(world.workspace.record.id, session)
+async def stored(harness: Harness, session: SessionId) -> Session:
+    found = await harness.ledger.session(harness.workspace.record.id, session)
     assert found is not None
     return found
 
 
-async def check(world: World, meter: Meter) -> None:
+async def check(harness: Harness, meter: Meter) -> None:
     """Each session costs what was reported in it and below it."""
-    sessions = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
+    sessions = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
     above = {item.id: item.parent_session_id for item in sessions}
     due = dict.fromkeys(above, 0.0)
     for spent_in, cost in meter.cost.items():
@@ -99,13 +99,13 @@ def test_a_run_costs_all_that_was_reported(fate: str) -> None:
         meter = Meter()
         script = in_order(*FATES[fate])
         model, renewed = MeteredModel(meter, script), MeteredModel(meter, script)
-        world = await opened(FixedModels(model, renewed=renewed))
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await opened(FixedModels(model, renewed=renewed))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         assert len(model.requests) + len(renewed.requests) == len(FATES[fate]), "not every answer was asked for"
         assert meter.total > 0
-        await check(world, meter)
-        await world.close()
+        await check(harness, meter)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -127,14 +127,14 @@ def test_a_cancelled_run_costs_what_was_reported(where: str, way: str) -> None:
     async def scene() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        world = await opened(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
-        await world.prompt("go", "r1")
+        harness = await opened(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
+        await harness.prompt("go", "r1")
         await (gated.gate.reached if where == "tool" else meter.is_waiting).wait()
-        await (world.cancel() if way == "cancel" else world.close())
-        await world.quiet()
-        assert world.end_of("r1").outcome == ("cancelled" if way == "cancel" else "interrupted")
-        await check(world, meter)
-        await world.close()
+        await (harness.cancel() if way == "cancel" else harness.close())
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == ("cancelled" if way == "cancel" else "interrupted")
+        await check(harness, meter)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -145,11 +145,11 @@ def test_the_cost_of_an_answer_is_stored_before_its_tools_run() -> None:
     async def scene() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        world = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["gated"])))), gated)
-        await world.prompt("go", "r1")
+        harness = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["gated"])))), gated)
+        await harness.prompt("go", "r1")
         await gated.gate.reached.wait()
-        assert (await stored(world, world.session)).cost == pytest.approx(meter.total)
-        await world.close()
+        assert (await stored(harness, harness.session)).cost == pytest.approx(meter.total)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -159,8 +159,8 @@ def test_a_write_that_fails_is_paid_for_once() -> None:
 
     async def scene() -> None:
         meter, ledger = Meter(), GatedLedger()
-        world = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["tool"])))), ledger=ledger)
-        await world.prompt("go", "r1")
+        harness = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["tool"])))), ledger=ledger)
+        await harness.prompt("go", "r1")
         ledger.hold(PutMessage)
         ledger.refused = (PutMessage, EndRun)
         await ledger.gate.reached.wait()
@@ -173,10 +173,10 @@ def test_a_write_that_fails_is_paid_for_once() -> None:
         ledger.gate.open()
         await virtual_seconds(2)
         ledger.refused = ()
-        await world.quiet()
-        assert world.end_of("r1").outcome == "failed"
-        await check(world, meter)
-        await world.close()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "failed"
+        await check(harness, meter)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -198,13 +198,13 @@ def test_titles_are_paid_for(fate: str) -> None:
             MeteredModel(meter, lambda request: large if not request.tools else said(5)),
             MeteredModel(meter, lambda _: small),
         )
-        world = await opened(models, settings=EngineSettings(titles=True))
-        await world.prompt("go", "r1")
-        await world.quiet()
-        await world.workspace.engine._titler.drain()
-        await check(world, meter)
-        assert (await stored(world, world.session)).title != "Test"
-        await world.close()
+        harness = await opened(models, settings=EngineSettings(titles=True))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        await harness.workspace.engine._titler.drain()
+        await check(harness, meter)
+        assert (await stored(harness, harness.session)).title != "Test"
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -215,13 +215,13 @@ def test_a_title_that_is_cut_off_by_a_shutdown_is_paid_for() -> None:
         models = FixedModels(
             MeteredModel(meter, lambda _: said(5)), MeteredModel(meter, lambda _: [*said(1)[:-1], Wait()])
         )
-        world = await opened(models, settings=EngineSettings(titles=True))
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await opened(models, settings=EngineSettings(titles=True))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         await meter.is_waiting.wait()
-        await world.close()
-        assert (await stored(world, world.session)).title == "Test"
-        await check(world, meter)
+        await harness.close()
+        assert (await stored(harness, harness.session)).title == "Test"
+        await check(harness, meter)
 
     in_virtual_time(scene)
 
@@ -249,16 +249,16 @@ def test_a_limit_of_cost_counts_all_that_was_reported(source: str, is_reached: b
         meter = Meter()
         model = MeteredModel(meter, in_order(*answers, said(7)))
         settings = EngineSettings(titles=False, retries=SETTINGS.retries, limits=Limits(cost=limit))
-        world = await opened(FixedModels(model), settings=settings)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        end = world.end_of("r1")
+        harness = await opened(FixedModels(model), settings=settings)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        end = harness.end_of("r1")
         if is_reached:
             assert (end.outcome, end.error) == ("failed", f"limit: the run cost ${limit:.2f}, which is its limit.")
         else:
             assert (end.outcome, end.text) == ("completed", "answer 7")
         assert len(model.requests) == len(answers) + (not is_reached)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -272,14 +272,14 @@ def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
         gated = GatedTool("gated")
         large = MeteredModel(meter, in_order(said(1, calls=["gated"]), said(7)))
         settings = EngineSettings(titles=True, limits=Limits(cost=2 * each + (0 if is_reached else 0.01)))
-        world = await opened(FixedModels(large, MeteredModel(meter, lambda _: said(1))), gated, settings=settings)
-        await world.prompt("go", "r1")
+        harness = await opened(FixedModels(large, MeteredModel(meter, lambda _: said(1))), gated, settings=settings)
+        await harness.prompt("go", "r1")
         await gated.gate.reached.wait()
-        await world.workspace.engine._titler.drain()
+        await harness.workspace.engine._titler.drain()
         gated.gate.open()
-        await world.quiet()
-        assert world.end_of("r1").outcome == ("failed" if is_reached else "completed")
-        await world.close()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == ("failed" if is_reached else "completed")
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -289,13 +289,13 @@ def test_a_limit_counts_its_own_run_only() -> None:
         meter = Meter()
         limit = cost_of(used(2), MeteredModel(meter, lambda _: []).info.price)
         model = MeteredModel(meter, in_order(*[said(1, calls=["tool"]), said(1)] * 3))
-        world = await opened(FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit)))
+        harness = await opened(FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit)))
         for number in (1, 2, 3):
-            await world.prompt("go", f"r{number}")
-            await world.quiet()
-        assert [end.outcome for end in world.ends()] == ["completed"] * 3
-        await check(world, meter)
-        await world.close()
+            await harness.prompt("go", f"r{number}")
+            await harness.quiet()
+        assert [end.outcome for end in harness.ends()] == ["completed"] * 3
+        await check(harness, meter)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -326,18 +326,18 @@ def test_sessions_cost_the_sum_of_reported_responses() -> None:
             renewed=MeteredModel(meter, script) if dice.random() < 0.5 else None,
         )
         settings = EngineSettings(titles=True, grace=0.5, retries=SETTINGS.retries)
-        world = await opened(models, settings=settings)
+        harness = await opened(models, settings=settings)
         for number in range(dice.randint(1, 3)):
-            await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId(f"r{number}")))
+            await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
             await asyncio.sleep(dice.random() * 0.2)
         if dice.random() < 0.5:
             await asyncio.sleep(dice.random())
-            await world.cancel()
-        quiet = start(world.quiet())
+            await harness.cancel()
+        quiet = start(harness.quiet())
         await asyncio.wait([quiet], timeout=100)
-        await world.close()
+        await harness.close()
         await quiet
-        await check(world, meter)
+        await check(harness, meter)
         return meter.total
 
     assert all([run_seeded(scene, seed) > 0 for seed in range(80)])

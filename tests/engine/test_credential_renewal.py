@@ -8,7 +8,7 @@ from holdfast.domain.messages import text_of
 from holdfast.engine.retries import RetryPolicy
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import settle_down
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import FixedModels, Harness
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 
@@ -21,11 +21,11 @@ def test_failures_before_a_renewal_do_not_count_after_it() -> None:
         settings = msgspec.structs.replace(PATIENT, retries=RetryPolicy(most=2, first=1.0))
         old = ScriptedModel([failing("busy"), failing("busy"), failing("credentials")])
         new = ScriptedModel([failing("busy"), failing("busy"), Step((Say("at last"),))])
-        world = await World.open(FixedModels(old, renewed=new), settings=settings)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("completed", "at last")
-        await world.close()
+        harness = await Harness.open(FixedModels(old, renewed=new), settings=settings)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "at last")
+        await harness.close()
 
     in_virtual_time(main)
 
@@ -33,15 +33,15 @@ def test_failures_before_a_renewal_do_not_count_after_it() -> None:
 def test_partial_output_is_withdrawn_before_the_wait_for_the_next_attempt() -> None:
     async def main() -> None:
         settings = msgspec.structs.replace(PATIENT, retries=RetryPolicy(most=2, first=50.0))
-        world = await World.open(
+        harness = await Harness.open(
             FixedModels(ScriptedModel([failing("busy"), Step((Say("whole"),))])), settings=settings
         )
-        await world.prompt("go", "r1")
+        await harness.prompt("go", "r1")
         await elapse(10.0)
         await settle_down()
-        assert [text_of(message) for message in await world.messages() if message.role == "assistant"] == [""]
-        await world.quiet()
-        assert world.end_of("r1").text == "whole"
-        await world.close()
+        assert [text_of(message) for message in await harness.messages() if message.role == "assistant"] == [""]
+        await harness.quiet()
+        assert harness.end_of("r1").text == "whole"
+        await harness.close()
 
     in_virtual_time(main)

@@ -10,7 +10,7 @@ from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSessio
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import PatchSession, Redeliver, Reorder
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
 from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, SubagentTask, ToolContext, ToolOutcome
@@ -18,7 +18,7 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 DONE = Step((Say("done"),))
@@ -27,13 +27,13 @@ TOO_LONG = Step((Say("half a summary"), Fail(trouble="overflow")))
 # Summaries.
 
 
-async def talked(model: ScriptedModel, turns: int = 8) -> World:
+async def talked(model: ScriptedModel, turns: int = 8) -> Harness:
     """A session with a conversation."""
-    world = await World.open(model)
+    harness = await Harness.open(model)
     for number in range(turns):
-        await world.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
-        await world.quiet()
-    return world
+        await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
+        await harness.quiet()
+    return harness
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -43,17 +43,17 @@ def test_a_summary_that_does_not_fit_is_asked_for_with_less(failures: int) -> No
     async def scene() -> None:
         steps = [DONE] * 8 + [TOO_LONG] * failures + [Step((Say("in short"),))]
         model = ScriptedModel(steps, info=PLAIN)
-        world = await talked(model)
-        await world.workspace.inputs.summarize(world.session, "me")
-        await world.quiet()
+        harness = await talked(model)
+        await harness.workspace.inputs.summarize(harness.session, "me")
+        await harness.quiet()
         sizes = [sum(map(len, texts_of(request.messages, "user"))) for request in model.requests[8:]]
         assert sizes == sorted(sizes, reverse=True)
         assert len(set(sizes)) == failures + 1
-        (summary,) = [item for item in await world.messages() if item.is_summary_message]
+        (summary,) = [item for item in await harness.messages() if item.is_summary_message]
         assert text_of(summary) == "in short"
-        run = (await world.ledger.runs(world.workspace.record.id, None, 1, 0))[0]
+        run = (await harness.ledger.runs(harness.workspace.record.id, None, 1, 0))[0]
         assert (run.kind, run.client_id, run.outcome, run.delivery) == ("summary", "me", "completed", "reject")
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -62,15 +62,15 @@ def test_a_summary_that_does_not_fit_is_asked_for_with_less(failures: int) -> No
 def test_a_summary_that_fails_for_another_reason_is_not_asked_for_again(step: Step, asked: int) -> None:
     async def scene() -> None:
         model = ScriptedModel([DONE] * 8 + [step] * 9, info=PLAIN)
-        world = await talked(model)
-        await world.workspace.inputs.summarize(world.session)
-        await world.quiet()
+        harness = await talked(model)
+        await harness.workspace.inputs.summarize(harness.session)
+        await harness.quiet()
         assert len(model.requests) == 8 + asked
-        session = await world.ledger.session(world.workspace.record.id, world.session)
+        session = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
         assert session.summary_message_id == ""
-        assert world.ends()[-1].outcome == "failed"
-        await world.close()
+        assert harness.ends()[-1].outcome == "failed"
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -82,15 +82,15 @@ def test_a_conversation_that_cannot_be_shortened_any_more_fails(turns: int) -> N
     async def scene() -> None:
         model = ScriptedModel(lambda request: TOO_LONG if not request.tools else DONE, info=PLAIN)
         model.requests = []
-        world = await World.open(model, tools=[answering("tool")])
+        harness = await Harness.open(model, tools=[answering("tool")])
         for number in range(turns):
-            await world.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
-            await world.quiet()
-        await world.workspace.inputs.summarize(world.session)
-        await world.quiet()
-        assert world.ends()[-1].outcome == "failed"
+            await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
+            await harness.quiet()
+        await harness.workspace.inputs.summarize(harness.session)
+        await harness.quiet()
+        assert harness.ends()[-1].outcome == "failed"
         assert 1 <= len(model.requests) - turns <= 5
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -99,15 +99,15 @@ def test_a_conversation_that_cannot_be_shortened_any_more_fails(turns: int) -> N
 def test_a_summary_keeps_the_list_of_tasks(todos: tuple[Todo, ...]) -> None:
     async def scene() -> None:
         model = ScriptedModel([DONE, Step((Say("in short"),))], info=PLAIN)
-        world = await talked(model, 1)
-        patch = SessionPatch(world.session, 1, todos=todos)
-        await world.workspace.engine.recorder.put(PatchSession(patch))
-        await world.workspace.inputs.summarize(world.session)
-        await world.quiet()
+        harness = await talked(model, 1)
+        patch = SessionPatch(harness.session, 1, todos=todos)
+        await harness.workspace.engine.recorder.put(PatchSession(patch))
+        await harness.workspace.inputs.summarize(harness.session)
+        await harness.quiet()
         asked = texts_of(model.requests[-1].messages, "user")[-1]
         assert ("to-do list" in asked) == bool(todos)
         assert all(f"[{todo.status}] {todo.content}" in asked for todo in todos)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -116,21 +116,21 @@ def test_a_second_summary_begins_at_the_first() -> None:
     async def scene() -> None:
         steps = [DONE, Step((Say("the first summary"),)), DONE, Step((Say("the second"),)), DONE]
         model = ScriptedModel(steps, info=PLAIN)
-        world = await talked(model, 1)
-        await world.workspace.inputs.summarize(world.session)
-        await world.quiet()
-        await world.prompt("between", "b")
-        await world.quiet()
-        await world.workspace.inputs.summarize(world.session)
-        await world.quiet()
-        await world.prompt("after", "c")
-        await world.quiet()
+        harness = await talked(model, 1)
+        await harness.workspace.inputs.summarize(harness.session)
+        await harness.quiet()
+        await harness.prompt("between", "b")
+        await harness.quiet()
+        await harness.workspace.inputs.summarize(harness.session)
+        await harness.quiet()
+        await harness.prompt("after", "c")
+        await harness.quiet()
         second, last = ("\n".join(texts_of(item.messages, "user")) for item in model.requests[3:])
         assert "the first summary" in second
         assert "between" in second
         assert "prompt 0" not in second
         assert last == "the second\nafter"
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -147,26 +147,26 @@ def test_a_session_that_is_being_deleted_accepts_nothing() -> None:
         async def clean_up(_: object) -> None:
             await gate()
 
-        world = await World.open(ScriptedModel(lambda _: DONE, info=PLAIN))
-        other = (await world.workspace.sessions.create()).id
-        sessions = world.workspace.sessions
-        deleting = start(sessions.delete(world.session, clean_up))
+        harness = await Harness.open(ScriptedModel(lambda _: DONE, info=PLAIN))
+        other = (await harness.workspace.sessions.create()).id
+        sessions = harness.workspace.sessions
+        deleting = start(sessions.delete(harness.session, clean_up))
         await gate.reached.wait()
         with pytest.raises(UnknownSession, match="being deleted"):
-            await world.prompt("go", "r1")
-        await world.prompt("go", "r2", session=other)
+            await harness.prompt("go", "r1")
+        await harness.prompt("go", "r2", session=other)
         deleting.cancel()
         await asyncio.wait([deleting])
-        await world.prompt("go", "r3")
-        await world.quiet()
-        assert world.end_of("r3").outcome == "completed"
+        await harness.prompt("go", "r3")
+        await harness.quiet()
+        assert harness.end_of("r3").outcome == "completed"
         gate.open()
-        await sessions.delete(world.session, clean_up)
+        await sessions.delete(harness.session, clean_up)
         with pytest.raises(UnknownSession):
-            await sessions.delete(world.session)
+            await sessions.delete(harness.session)
         with pytest.raises(UnknownSession):
-            await sessions.rename(world.session, "x")
-        await world.close()
+            await sessions.rename(harness.session, "x")
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -178,17 +178,17 @@ def test_a_session_is_deleted_with_all_below_it_and_nothing_else() -> None:
         async def clean_up(family: object) -> None:
             cleaned.append(sorted(family))  # type: ignore[call-overload]
 
-        world = await World.open(ScriptedModel(lambda _: DONE, info=PLAIN))
-        sessions = world.workspace.sessions
-        child = (await sessions.create(parent=world.session)).id
+        harness = await Harness.open(ScriptedModel(lambda _: DONE, info=PLAIN))
+        sessions = harness.workspace.sessions
+        child = (await sessions.create(parent=harness.session)).id
         below = (await sessions.create(parent=child)).id
         other = (await sessions.create()).id
         niece = (await sessions.create(parent=other)).id
-        await sessions.delete(world.session, clean_up)
-        assert cleaned == [sorted([world.session, child, below])] * 2, "before and after"
-        left = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
+        await sessions.delete(harness.session, clean_up)
+        assert cleaned == [sorted([harness.session, child, below])] * 2, "before and after"
+        left = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
         assert {item.id for item in left} == {other, niece}
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -208,37 +208,37 @@ def test_only_a_run_that_waits_is_rearranged(state: str, change: str) -> None:
         def script(request: ModelRequest) -> Step:
             return Step((Call("tool"),)) if request.messages[-1].role == "user" else DONE
 
-        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[SimpleTool("tool", act)], ledger=ledger)
-        inputs = world.workspace.inputs
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[SimpleTool("tool", act)], ledger=ledger)
+        inputs = harness.workspace.inputs
         if state == "ended":
             gate.open()
-            await world.prompt("go", "r1")
-            await world.quiet()
+            await harness.prompt("go", "r1")
+            await harness.quiet()
             gate.shut()
-            await world.prompt("go", "r0")
+            await harness.prompt("go", "r0")
         else:
-            await world.prompt("go", "r1")
+            await harness.prompt("go", "r1")
         await until(gate.reached.is_set)
         for name in ("a", "b", "c"):
-            await world.prompt("wait", name, delivery="queue")
+            await harness.prompt("wait", name, delivery="queue")
         wanted = RunId("r1")
         if state == "folded":
-            await world.prompt("join", "f", delivery="steer")
+            await harness.prompt("join", "f", delivery="steer")
             wanted = RunId("f")
             gate.open()
-            await until(lambda: "f" in world.workspace.engine.lane(world.session).folded)
+            await until(lambda: "f" in harness.workspace.engine.lane(harness.session).folded)
             gate.shut()
         if state == "unstorable":
             wanted = RunId("c")
             ledger.refused = (Reorder, Redeliver)
-        before = world.workspace.engine.lane(world.session).queue
+        before = harness.workspace.engine.lane(harness.session).queue
         with pytest.raises(StorageUnavailable if state == "unstorable" else NotWaiting):
             await (inputs.move(wanted, 0) if change == "move" else inputs.redeliver(wanted, "steer"))
-        assert world.workspace.engine.lane(world.session).queue == before
+        assert harness.workspace.engine.lane(harness.session).queue == before
         ledger.refused = ()
-        await world.cancel()
-        await world.quiet()
-        await world.close()
+        await harness.cancel()
+        await harness.quiet()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -253,25 +253,25 @@ def test_a_clear_leaves_the_running_turn_and_those_that_joined_it() -> None:
 
         steps = [Step((Call("tool"),)), Step((Call("tool", '{"n":2}'),)), DONE]
         tool = SimpleTool("tool", act)
-        world = await World.open(ScriptedModel(steps, info=PLAIN), tools=[tool])
-        await world.prompt("go", "r1")
+        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), tools=[tool])
+        await harness.prompt("go", "r1")
         await gate.reached.wait()
-        await world.prompt("join", "f", delivery="steer")
+        await harness.prompt("join", "f", delivery="steer")
         gate.open()
-        await until(lambda: "f" in world.workspace.engine.lane(world.session).folded)
+        await until(lambda: "f" in harness.workspace.engine.lane(harness.session).folded)
         gate.shut()
         await until(lambda: tool.started == 2)
-        await world.prompt("wait", "q", delivery="queue")
-        assert await world.workspace.inputs.clear(world.session) == ("q",)
+        await harness.prompt("wait", "q", delivery="queue")
+        assert await harness.workspace.inputs.clear(harness.session) == ("q",)
         gate.open()
-        await world.quiet()
-        assert {end.run_id: end.outcome for end in world.ends()} == {
+        await harness.quiet()
+        assert {end.run_id: end.outcome for end in harness.ends()} == {
             "r1": "completed",
             "f": "completed",
             "q": "cancelled",
         }
-        assert await world.workspace.inputs.clear(world.session) == ()
-        await world.close()
+        assert await harness.workspace.inputs.clear(harness.session) == ()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -289,12 +289,12 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
         return Verdict(decision, "A rule.")  # type: ignore[arg-type]
 
     tool = answering(name)
-    world = await World.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
-    world.workspace.approvals.judge = judge
+    harness = await Harness.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
+    harness.workspace.approvals.judge = judge
     # Questions are offered only where somebody can answer.
-    prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
-    await world.workspace.inputs.submit(prompt)
-    await world.quiet()
+    prompt = Prompt(harness.session, "go", run_id=RunId("r1"), interactive=True)
+    await harness.workspace.inputs.submit(prompt)
+    await harness.quiet()
     is_asked = name in TOOLS_WITHOUT_REQUESTS
     assert tool.started == (0 if is_asked and decision == "deny" else 1)
     if is_asked:
@@ -303,9 +303,9 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
         assert permit.is_agreed
     else:
         assert seen == []
-    (result,) = results_of(await world.messages())
+    (result,) = results_of(await harness.messages())
     assert ("A rule." in result.content) == (is_asked and decision == "deny")
-    await world.close()
+    await harness.close()
 
 
 async def test_all_of_a_result_is_stored() -> None:
@@ -315,29 +315,29 @@ async def test_all_of_a_result_is_stored() -> None:
         return outcome
 
     model = ScriptedModel([Step((Call("tool"),)), DONE], info=PLAIN)
-    world = await World.open(model, tools=[SimpleTool("tool", act)])
-    await world.prompt("go", "r1")
-    await world.quiet()
-    (result,) = results_of(await world.messages())
+    harness = await Harness.open(model, tools=[SimpleTool("tool", act)])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    (result,) = results_of(await harness.messages())
     stored = {name: getattr(result, name) for name in ("content", "is_error", "metadata", "data", "mime_type", "name")}
     assert stored == {name: getattr(outcome, name) for name in stored if name != "name"} | {"name": "tool"}
-    await world.close()
+    await harness.close()
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: str) -> None:
     tool = answering("tool")
     step = Step((Call("tool"), Call("tool", '{"n":1}')), finish=finish)  # type: ignore[arg-type]
-    world = await World.open(ScriptedModel([step], info=PLAIN), tools=[tool])
-    await world.prompt("go", "r1")
-    await world.quiet()
+    harness = await Harness.open(ScriptedModel([step], info=PLAIN), tools=[tool])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
     assert tool.started == 0
-    results = results_of(await world.messages())
+    results = results_of(await harness.messages())
     assert len(results) == 2
     assert all(item.is_error and "Not run" in item.content and "cut off" in item.content for item in results)
-    assert world.end_of("r1").outcome == "completed"
-    await world.assert_valid()
-    await world.close()
+    assert harness.end_of("r1").outcome == "completed"
+    await harness.assert_valid()
+    await harness.close()
 
 
 async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
@@ -346,16 +346,16 @@ async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
 
     after = answering("after")
     model = ScriptedModel([Step((Call("stop"), Call("after"), Call("after", '{"n":1}')))], info=PLAIN)
-    world = await World.open(model, tools=[SimpleTool("stop", act), after])
-    await world.prompt("go", "r1")
-    await world.quiet()
+    harness = await Harness.open(model, tools=[SimpleTool("stop", act), after])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
     assert after.started == 0
-    contents = [item.content for item in results_of(await world.messages())]
+    contents = [item.content for item in results_of(await harness.messages())]
     assert contents[0] == "stop"
     assert all("Not run: the turn was stopped" in content for content in contents[1:])
     assert len(model.requests) == 1
-    await world.assert_valid()
-    await world.close()
+    await harness.assert_valid()
+    await harness.close()
 
 
 # Titles.
@@ -366,16 +366,16 @@ def test_a_title_that_cannot_be_stored_is_ignored() -> None:
         ledger = GatedLedger()
         slow = ScriptedModel(lambda _: Step((Say("A title"),)), pause=lambda: 5.0)
         models = FixedModels(ScriptedModel(lambda _: DONE, info=PLAIN), slow)
-        world = await World.open(models, settings=EngineSettings(titles=True), ledger=ledger)
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await Harness.open(models, settings=EngineSettings(titles=True), ledger=ledger)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         ledger.refused = (PatchSession,)
         await virtual_seconds(100)
         ledger.refused = ()
-        assert world.end_of("r1").outcome == "completed"
-        await world.prompt("go", "r2")
-        await world.quiet()
-        await world.close()
+        assert harness.end_of("r1").outcome == "completed"
+        await harness.prompt("go", "r2")
+        await harness.quiet()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -387,16 +387,16 @@ def test_sub_agents_get_no_titles() -> None:
 
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
         large = ScriptedModel([Step((Call("agent"),)), DONE, DONE], info=ModelInfo("test", "m"))
-        world = await World.open(
+        harness = await Harness.open(
             FixedModels(large, small), tools=[SimpleTool("agent", send)], settings=EngineSettings(titles=True)
         )
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         await virtual_seconds(10)
-        sessions = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
+        sessions = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
         assert {item.title for item in sessions} == {"A title", "Its own title"}
         assert len(small.requests) == 1
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)

@@ -10,13 +10,13 @@ from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Entry
-from holdfast.domain.models import ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Cancel, Head
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -30,16 +30,16 @@ def echo(request: ModelRequest) -> Step:
 
 async def test_a_task_cancelled_before_its_first_step_still_ends_its_run() -> None:
     """`Finish` comes from the done callback: such a task never enters its body."""
-    world = await World.open(ScriptedModel(echo))
-    await world.prompt("one", "r1")
-    life = world.workspace.engine._active.get(RunId("r1"))
+    harness = await Harness.open(ScriptedModel(echo))
+    await harness.prompt("one", "r1")
+    life = harness.workspace.engine._active.get(RunId("r1"))
     assert life is not None, "the task is there and has not run yet"
     life.task.cancel()
-    await world.quiet()
-    assert world.end_of("r1").outcome == "failed"
-    await world.prompt("two", "r2")
-    await world.quiet()
-    assert world.end_of("r2").outcome == "completed"
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "failed"
+    await harness.prompt("two", "r2")
+    await harness.quiet()
+    assert harness.end_of("r2").outcome == "completed"
 
 
 def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
@@ -58,22 +58,22 @@ def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
 
         tool = SimpleTool("stubborn", stubborn)
         model = ScriptedModel([Step((Call("stubborn"),)), Step((Say("next"),))])
-        world = await World.open(model, tools=[tool])
-        await world.prompt("one", "r1")
+        harness = await Harness.open(model, tools=[tool])
+        await harness.prompt("one", "r1")
         await release.reached.wait()
         began = asyncio.get_running_loop().time()
-        await world.cancel()
-        await world.quiet()
+        await harness.cancel()
+        await harness.quiet()
         assert asyncio.get_running_loop().time() - began <= 2.0 + 0.25
-        assert world.end_of("r1").outcome == "cancelled"
-        told = len(world.tape.events)
+        assert harness.end_of("r1").outcome == "cancelled"
+        told = len(harness.published.events)
         release.open()
         await settle_down()
-        assert len(world.tape.events) == told, "nothing of an abandoned run is told"
-        await world.assert_valid()
-        await world.prompt("two", "r2")
-        await world.quiet()
-        assert world.end_of("r2").outcome == "completed"
+        assert len(harness.published.events) == told, "nothing of an abandoned run is told"
+        await harness.assert_valid()
+        await harness.prompt("two", "r2")
+        await harness.quiet()
+        assert harness.end_of("r2").outcome == "completed"
 
     in_virtual_time(main)
 
@@ -83,44 +83,44 @@ def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
 
 async def test_the_order_of_events_at_an_end() -> None:
     """Last message, session, error, run_complete, agent_finished; the session is free before the last three."""
-    world = await World.open(ScriptedModel([Step((Say("well"), Fail("broken")))]))
-    await world.prompt("one", "r1")
-    await world.quiet()
-    kinds = [type(event) for _, event in world.tape.events][-5:]
+    harness = await Harness.open(ScriptedModel([Step((Say("well"), Fail("broken")))]))
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    kinds = [type(event) for _, event in harness.published.events][-5:]
     assert kinds == [MessageEvent, SessionEvent, AgentEvent, RunCompleteEvent, AgentEvent]
-    assert [notice.type for notice in world.notices()] == ["error", "agent_finished"]
-    assert (world.notices()[0].run_id, world.notices()[0].session_id) == ("r1", world.session)
-    assert world.end_of("r1").text == "well"
+    assert [notice.type for notice in harness.notices()] == ["error", "agent_finished"]
+    assert (harness.notices()[0].run_id, harness.notices()[0].session_id) == ("r1", harness.session)
+    assert harness.end_of("r1").text == "well"
 
 
 async def test_a_session_is_no_longer_busy_when_its_end_is_published() -> None:
-    world = await World.open(ScriptedModel(echo))
-    engine = world.workspace.engine
+    harness = await Harness.open(ScriptedModel(echo))
+    engine = harness.workspace.engine
     seen: list[bool] = []
-    publish = world.tape.publish
+    publish = harness.published.publish
 
     def listen(entries: Iterable[Entry]) -> None:
         heard = list(entries)
-        seen.extend(engine.is_busy(world.session) for item in heard if isinstance(item.event, RunCompleteEvent))
+        seen.extend(engine.is_busy(harness.session) for item in heard if isinstance(item.event, RunCompleteEvent))
         publish(heard)
 
-    world.tape.publish = listen  # type: ignore[method-assign]
-    await world.prompt("one", "r1")
-    await world.quiet()
+    harness.published.publish = listen  # type: ignore[method-assign]
+    await harness.prompt("one", "r1")
+    await harness.quiet()
     assert seen == [False]
 
 
 async def test_an_end_is_one_transaction_and_published_after_it_is_stored() -> None:
     ledger = GatedLedger()
-    world = await World.open(ScriptedModel([Step((Fail("broken"),))]), ledger=ledger)
+    harness = await Harness.open(ScriptedModel([Step((Fail("broken"),))]), ledger=ledger)
     ledger.hold(EndRun)
-    await world.prompt("one", "r1")
+    await harness.prompt("one", "r1")
     await ledger.gate.reached.wait()
     await settle_down()
-    assert world.ends() == []
-    assert world.notices() == []
+    assert harness.ends() == []
+    assert harness.notices() == []
     ledger.gate.open()
-    await world.quiet()
+    await harness.quiet()
     write = ledger.writes_of(EndRun)[0]
     assert write.sync
     assert [type(item).__name__ for item in write.operations] == ["PutMessage", "PatchSession", "EndRun"]
@@ -133,26 +133,26 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
         ledger = GatedLedger()
         model = GatedModel(ScriptedModel(echo))
         model.before.shut()
-        world = await World.open(model, ledger=ledger)
-        await world.prompt("one", "r1")
+        harness = await Harness.open(model, ledger=ledger)
+        await harness.prompt("one", "r1")
         await model.before.reached.wait()
         ledger.error = StorageUnavailable()
         model.before.open()
-        await until(lambda: world.workspace.engine.storage_fails)
+        await until(lambda: harness.workspace.engine.storage_fails)
         for _ in range(3):
             ledger.asked.clear()
             await ledger.asked.wait()
             with pytest.raises(StorageUnavailable):
-                await world.prompt("two", "r2")
-        assert [notice.type for notice in world.notices()] == ["error"]
-        assert world.ends() == []
+                await harness.prompt("two", "r2")
+        assert [notice.type for notice in harness.notices()] == ["error"]
+        assert harness.ends() == []
         ledger.error = None
-        await world.quiet()
-        assert world.end_of("r1").outcome == "completed", "what it had said is not lost"
-        await world.prompt("three", "r3")
-        await world.quiet()
-        assert world.end_of("r3").outcome == "completed"
-        await world.assert_valid()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "completed", "what it had said is not lost"
+        await harness.prompt("three", "r3")
+        await harness.quiet()
+        assert harness.end_of("r3").outcome == "completed"
+        await harness.assert_valid()
 
     in_virtual_time(main)
 
@@ -163,40 +163,40 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
 async def test_a_graceful_stop_loses_nothing() -> None:
     """What waits, and what was accepted a moment ago, is parked and goes on at the next start, in order."""
     ledger = MemoryLedger()
-    world, _ = await busy_world(ledger)
+    harness, _ = await busy_world(ledger)
     for name in ("r2", "r3"):
-        await world.prompt(name, name)
-    other = await world.workspace.sessions.create()
-    await world.prompt("four", "r4", session=other.id)
-    assert world.workspace.engine.lane(other.id).head == Head(RunId("r4"))
-    await world.close()
-    assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "interrupted")]
+        await harness.prompt(name, name)
+    other = await harness.workspace.sessions.create()
+    await harness.prompt("four", "r4", session=other.id)
+    assert harness.workspace.engine.lane(other.id).head == Head(RunId("r4"))
+    await harness.close()
+    assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "interrupted")]
     with pytest.raises(WorkspaceClosing):
-        await world.prompt("late", "r5")
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    for session in (world.session, other.id):
+        await harness.prompt("late", "r5")
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    for session in (harness.session, other.id):
         await again.workspace.engine.wait_until_idle(session)
     assert {end.run_id for end in again.ends()} == {"r2", "r3", "r4"}
     assert [end.run_id for end in again.ends() if end.run_id != "r4"] == ["r2", "r3"]
 
 
 async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None:
-    world, _ = await busy_world()
-    await world.workspace.sessions.delete(world.session)
-    assert world.end_of("r1").outcome == "cancelled"
-    last = world.tape.events[-1][1]
+    harness, _ = await busy_world()
+    await harness.workspace.sessions.delete(harness.session)
+    assert harness.end_of("r1").outcome == "cancelled"
+    last = harness.published.events[-1][1]
     assert isinstance(last, SessionEvent)
     assert last.change.type == "deleted"
-    assert list(await world.messages()) == []
+    assert list(await harness.messages()) == []
 
 
 async def test_idle_sessions_cost_nothing() -> None:
     """R11: a session whose runs have ended leaves no lane, no outbox, no task behind."""
-    world = await World.open(ScriptedModel(echo))
-    engine = world.workspace.engine
+    harness = await Harness.open(ScriptedModel(echo))
+    engine = harness.workspace.engine
     for number in range(50):
-        session = await world.workspace.sessions.create()
-        await world.prompt("x", f"r{number}", session=session.id)
+        session = await harness.workspace.sessions.create()
+        await harness.prompt("x", f"r{number}", session=session.id)
         await engine.wait_until_idle(session.id)
     await settle_down()
     for name in ("_lanes", "_active", "_outboxes", "_folds", "_idle_waiters", "_ends", "_tasks", "_writing"):
@@ -208,19 +208,19 @@ async def test_an_internal_error_is_shown_without_a_traceback() -> None:
         def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
             raise ZeroDivisionError("secret detail")
 
-    world = await World.open(Broken([]))
-    await world.prompt("one", "r1")
-    await world.quiet()
-    assert world.end_of("r1").outcome == "failed"
-    assert "secret detail" not in world.end_of("r1").error
-    assert "ZeroDivisionError" in world.end_of("r1").error
+    harness = await Harness.open(Broken([]))
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "failed"
+    assert "secret detail" not in harness.end_of("r1").error
+    assert "ZeroDivisionError" in harness.end_of("r1").error
 
 
 async def test_a_provider_error_is_shown_verbatim() -> None:
-    world = await World.open(ScriptedModel([Step((Fail("Quota used up."),))]))
-    await world.prompt("one", "r1")
-    await world.quiet()
-    finish = (await world.messages())[-1].finish
+    harness = await Harness.open(ScriptedModel([Step((Fail("Quota used up."),))]))
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    finish = (await harness.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "Quota used up.")
 
@@ -229,57 +229,57 @@ async def test_while_an_end_cannot_be_stored_nothing_is_accepted() -> None:
     """Also if the disk would take a prompt: it could not take its end."""
     ledger = GatedLedger()
     settings = EngineSettings(titles=False, retry_first=0.001)
-    world = await World.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
     ledger.refused = (EndRun,)
-    await world.prompt("one", "r1")
-    await until(lambda: world.workspace.engine.storage_fails)
+    await harness.prompt("one", "r1")
+    await until(lambda: harness.workspace.engine.storage_fails)
     with pytest.raises(StorageUnavailable):
-        await world.prompt("two", "r2")
+        await harness.prompt("two", "r2")
     ledger.refused = ()
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1"]
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1"]
 
 
 async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_once() -> None:
     """Whenever the next attempt to store the end would have been made."""
     ledger = GatedLedger()
     settings = EngineSettings(titles=False, retry_first=1_000.0, retry_longest=1_000.0)
-    world = await World.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
     ledger.refused = (EndRun,)
-    await world.prompt("one", "r1")
-    await until(lambda: world.workspace.engine.storage_fails)
+    await harness.prompt("one", "r1")
+    await until(lambda: harness.workspace.engine.storage_fails)
     ledger.refused = ()
-    await world.prompt("two", "r2")
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1", "r2"]
+    await harness.prompt("two", "r2")
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1", "r2"]
 
 
 async def test_a_run_is_in_its_lane_before_its_event_is_published() -> None:
-    world = await World.open(ScriptedModel(echo))
+    harness = await Harness.open(ScriptedModel(echo))
     known: list[bool] = []
-    publish = world.tape.publish
+    publish = harness.published.publish
 
     def listen(entries: Iterable[Entry]) -> None:
         heard = list(entries)
         created = [item.event.change for item in heard if isinstance(item.event, RunEvent)]
-        head = world.workspace.engine.lane(world.session).head
+        head = harness.workspace.engine.lane(harness.session).head
         known.extend(
             head is not None and head.run == change.object.run_id for change in created if change.type == "created"
         )
         publish(heard)
 
-    world.tape.publish = listen  # type: ignore[method-assign]
-    await world.prompt("one", "r1")
-    await world.quiet()
+    harness.published.publish = listen  # type: ignore[method-assign]
+    await harness.prompt("one", "r1")
+    await harness.quiet()
     assert known == [True]
 
 
 async def test_a_run_cancelled_before_its_start_has_started_and_ended() -> None:
     """It leaves a turn, so it had one: its row says when."""
-    world = await World.open(ScriptedModel(echo))
-    await world.prompt("one", "r1")
-    world.workspace.engine.dispatch(world.session, Cancel())
-    await world.quiet()
-    run = await world.run("r1")
+    harness = await Harness.open(ScriptedModel(echo))
+    await harness.prompt("one", "r1")
+    harness.workspace.engine.dispatch(harness.session, Cancel())
+    await harness.quiet()
+    run = await harness.run("r1")
     assert run.started_at
     assert run.ended_at >= run.started_at

@@ -9,13 +9,13 @@ from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClo
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 
@@ -29,18 +29,18 @@ def echo(request: ModelRequest) -> Step:
 async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
-    world = await World.open(model)
-    engine = world.workspace.engine
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model)
+    engine = harness.workspace.engine
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    assert engine.dispatch(world.session, Cancel()) is None
-    assert engine.lane(world.session).head == Head(RunId("r1"), "cancelling", "cancel")
+    assert engine.dispatch(harness.session, Cancel()) is None
+    assert engine.lane(harness.session).head == Head(RunId("r1"), "cancelling", "cancel")
     task = engine._active[RunId("r1")].task
     assert task.cancelling() == 1, "the task is told at once"
-    engine.dispatch(world.session, Shutdown())
-    refusal = engine.dispatch(world.session, Accept(RunId("x"), "queue"))
+    engine.dispatch(harness.session, Shutdown())
+    refusal = engine.dispatch(harness.session, Accept(RunId("x"), "queue"))
     assert isinstance(refusal, Refuse)
-    await world.quiet()
+    await harness.quiet()
 
 
 # Durable before the answer
@@ -49,54 +49,54 @@ async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
 async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
     """R1: until the store has answered, neither the caller nor the lane knows of the run."""
     ledger = GatedLedger()
-    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold()
-    asking = start(world.prompt("one", "r1"))
+    asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
     await settle_down()
     assert not asking.done()
-    assert not world.workspace.engine.is_busy(world.session)
+    assert not harness.workspace.engine.is_busy(harness.session)
     ledger.gate.open()
     assert (await asking).run_id == "r1"
-    await world.quiet()
-    assert world.end_of("r1").outcome == "completed"
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_a_refusable_prompt_is_refused_before_any_write() -> None:
     ledger = GatedLedger()
-    world, model = await busy_world(ledger)
+    harness, model = await busy_world(ledger)
     written = len(ledger.seen)
     with pytest.raises(SessionBusy):
-        await world.prompt("two", "r2", delivery="reject")
+        await harness.prompt("two", "r2", delivery="reject")
     with pytest.raises(SessionBusy):
-        await world.workspace.inputs.summarize(world.session)
+        await harness.workspace.inputs.summarize(harness.session)
     assert len(ledger.seen) == written
     model.before.open()
-    await world.quiet()
+    await harness.quiet()
 
 
 async def test_two_prompts_that_want_an_empty_session_at_the_same_moment() -> None:
     """One gets it, of the other nothing is left: the store itself refuses it, so that no crash can leave it behind."""
-    world = await World.open(ScriptedModel(echo))
+    harness = await Harness.open(ScriptedModel(echo))
     results = await asyncio.gather(
-        world.prompt("one", "r1", delivery="reject"),
-        world.prompt("two", "r2", delivery="reject"),
+        harness.prompt("one", "r1", delivery="reject"),
+        harness.prompt("two", "r2", delivery="reject"),
         return_exceptions=True,
     )
     assert [type(result).__name__ for result in results] == ["Run", "SessionBusy"]
-    assert await world.ledger.run(world.workspace.record.id, RunId("r2")) is None
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1"]
+    assert await harness.ledger.run(harness.workspace.record.id, RunId("r2")) is None
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1"]
 
 
 async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() -> None:
     """The workspace began to close while the prompt was on its way to the disk."""
     ledger = GatedLedger()
-    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold(Admit)
-    asking = start(world.prompt("one", "r1"))
+    asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
-    closing = start(world.close())
+    closing = start(harness.close())
     await settle_down()
     admission = ledger.gate
     ledger.hold(RemoveRun)
@@ -107,42 +107,42 @@ async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() 
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
         await asking
-    assert await ledger.run(world.workspace.record.id, RunId("r1")) is None
+    assert await ledger.run(harness.workspace.record.id, RunId("r1")) is None
     await closing
-    kinds = [event.change.type for _, event in world.tape.events if isinstance(event, RunEvent)]
+    kinds = [event.change.type for _, event in harness.published.events if isinstance(event, RunEvent)]
     assert kinds == ["created", "deleted"]
 
 
 async def test_a_caller_that_goes_away_changes_nothing() -> None:
     """C-34 at this level: the run belongs to the workspace as soon as it is on its way to the disk."""
     ledger = GatedLedger()
-    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold()
-    asking = start(world.prompt("one", "r1"))
+    asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
     asking.cancel()
     await settle_down()
     ledger.gate.open()
-    await until(world.ends)
-    assert world.end_of("r1").outcome == "completed"
+    await until(harness.ends)
+    assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_a_cancel_is_answered_after_it_is_stored() -> None:
     """R3: and a server that dies right after the answer does not run what the cancel covered."""
     ledger = GatedLedger()
-    world, model = await busy_world(ledger)
-    await world.prompt("two", "r2")
+    harness, model = await busy_world(ledger)
+    await harness.prompt("two", "r2")
     ledger.hold()
-    stopping = start(world.cancel())
+    stopping = start(harness.cancel())
     await ledger.gate.reached.wait()
     await settle_down()
     assert not stopping.done()
-    assert world.ends() == [], "nothing is said of it either"
+    assert harness.ends() == [], "nothing is said of it either"
     ledger.gate.open()
     await stopping
     # Another server takes over from what is on disk at this very moment.
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.wait_until_idle(world.session)
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
     assert {run: (await again.run(run)).outcome for run in ("r1", "r2")} == {"r1": "cancelled", "r2": "cancelled"}
     assert model.requests == []
 
@@ -150,12 +150,12 @@ async def test_a_cancel_is_answered_after_it_is_stored() -> None:
 async def test_a_cancel_does_not_wait_for_the_disk_to_stop_a_run() -> None:
     """What is in the lane came before it, so nothing has to be known about numbers to stop that."""
     ledger = GatedLedger()
-    world, model = await busy_world(ledger)
-    await world.prompt("two", "r2")
+    harness, model = await busy_world(ledger)
+    await harness.prompt("two", "r2")
     ledger.hold()
-    stopping = start(world.cancel())
+    stopping = start(harness.cancel())
     await settle_down()
-    assert world.workspace.engine.lane(world.session) == Lane()
+    assert harness.workspace.engine.lane(harness.session) == Lane()
     assert model.open_streams == 0
     ledger.gate.open()
     assert await stopping == ("r1", "r2")
@@ -164,16 +164,16 @@ async def test_a_cancel_does_not_wait_for_the_disk_to_stop_a_run() -> None:
 async def test_a_cancel_and_the_end_that_follows_at_once_are_one_write() -> None:
     """One sync for both; the log says first that it was cancelled, then that it ended."""
     ledger = GatedLedger()
-    world, _ = await busy_world(ledger)
-    await world.prompt("two", "r2")
+    harness, _ = await busy_world(ledger)
+    await harness.prompt("two", "r2")
     before = len(ledger.batches)
-    assert await world.cancel() == ("r1", "r2")
-    assert [world.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "cancelled"], "the ends came with it"
+    assert await harness.cancel() == ("r1", "r2")
+    assert [harness.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "cancelled"], "the ends came with it"
     (batch,) = ledger.batches[before:]
     assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
 
 
-async def stubborn_world(ledger: GatedLedger) -> tuple[World, Gate]:
+async def stubborn_world(ledger: GatedLedger) -> tuple[Harness, Gate]:
     """The run `r1` is in the middle of a tool that stops only when the gate is opened."""
     at_work, gone = Gate(), Gate()
 
@@ -185,10 +185,10 @@ async def stubborn_world(ledger: GatedLedger) -> tuple[World, Gate]:
         return ToolOutcome("")
 
     model, tool = ScriptedModel([Step((Call("stubborn"),))]), SimpleTool("stubborn", stubborn)
-    world = await World.open(model, ledger=ledger, tools=[tool])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger, tools=[tool])
+    await harness.prompt("one", "r1")
     await at_work.reached.wait()
-    return world, gone
+    return harness, gone
 
 
 def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
@@ -196,17 +196,17 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
 
     async def main() -> None:
         ledger = GatedLedger()
-        world, gone = await stubborn_world(ledger)
-        await world.prompt("two", "r2")
+        harness, gone = await stubborn_world(ledger)
+        await harness.prompt("two", "r2")
         before, began = len(ledger.batches), asyncio.get_running_loop().time()
-        assert await world.cancel() == ("r1", "r2")
+        assert await harness.cancel() == ("r1", "r2")
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.002, abs=0.001)
         (batch,) = ledger.batches[before:]
         assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
-        assert [end.run_id for end in world.ends()] == ["r2"]
+        assert [end.run_id for end in harness.ends()] == ["r2"]
         gone.open()
-        await world.quiet()
-        assert world.end_of("r1").outcome == "cancelled"
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)
 
@@ -214,21 +214,21 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
 async def test_a_cancel_survives_the_removal_of_a_prompt_that_meant_to_interrupt() -> None:
     """R3: the prompt was refused, and its marks are taken back; but not from a run that somebody else had cancelled."""
     ledger = GatedLedger()
-    world, gone = await stubborn_world(ledger)
+    harness, gone = await stubborn_world(ledger)
     ledger.hold()
-    asking = start(world.prompt("instead", "r2", delivery="interrupt"))
+    asking = start(harness.prompt("instead", "r2", delivery="interrupt"))
     await ledger.gate.reached.wait()
-    stopping = start(world.cancel())
-    closing = start(world.close())
+    stopping = start(harness.cancel())
+    closing = start(harness.close())
     await settle_down()
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
         await asking
     assert await stopping == ("r1",)
-    assert (await world.run("r1")).cancel_requested, "a server killed now does not take it up again"
+    assert (await harness.run("r1")).cancel_requested, "a server killed now does not take it up again"
     gone.open()
     await closing
-    assert world.end_of("r1").outcome == "cancelled"
+    assert harness.end_of("r1").outcome == "cancelled"
 
 
 def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
@@ -238,23 +238,23 @@ def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
         ledger = GatedLedger()
         model = GatedModel(ScriptedModel(echo))
         model.before.shut()
-        world = await World.open(model, ledger=ledger)
-        await world.prompt("one", "r1")
+        harness = await Harness.open(model, ledger=ledger)
+        await harness.prompt("one", "r1")
         await model.before.reached.wait()
         ledger.hold()
         began = asyncio.get_running_loop().time()
         with pytest.raises(StorageUnavailable, match="being stopped"):
-            await world.cancel()
+            await harness.cancel()
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.25)
-        assert world.workspace.engine.lane(world.session).head in (Head(RunId("r1"), "cancelling", "cancel"), None)
-        waiting = start(world.prompt("two", "r2"))
+        assert harness.workspace.engine.lane(harness.session).head in (Head(RunId("r1"), "cancelling", "cancel"), None)
+        waiting = start(harness.prompt("two", "r2"))
         await settle_down()
         ledger.gate.open()
         await waiting
         model.before.open()
-        await world.quiet()
+        await harness.quiet()
         # What came after the cancel is not hit by its late write.
-        assert [world.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "completed"]
+        assert [harness.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "completed"]
 
     in_virtual_time(main)
 
@@ -263,17 +263,17 @@ async def test_a_full_disk_does_not_prevent_a_cancel() -> None:
     ledger = GatedLedger()
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
-    world = await World.open(model, ledger=ledger, settings=EngineSettings(titles=False, retry_first=0.001))
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger, settings=EngineSettings(titles=False, retry_first=0.001))
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
     ledger.error = StorageUnavailable()
     with pytest.raises(StorageUnavailable, match="being stopped"):
-        await world.cancel()
+        await harness.cancel()
     await settle_down()
     assert model.open_streams == 0
     ledger.error = None
-    await world.quiet()
-    assert world.end_of("r1").outcome == "cancelled"
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "cancelled"
 
 
 # Start and fold are facts
@@ -282,14 +282,14 @@ async def test_a_full_disk_does_not_prevent_a_cancel() -> None:
 async def test_the_model_is_called_after_the_start_is_stored() -> None:
     ledger = GatedLedger()
     model = ScriptedModel(echo)
-    world = await World.open(model, ledger=ledger)
+    harness = await Harness.open(model, ledger=ledger)
     ledger.hold(StartRun)
-    await world.prompt("one", "r1")
+    await harness.prompt("one", "r1")
     await ledger.gate.reached.wait()
     await settle_down()
     assert model.requests == []
     ledger.gate.open()
-    await world.quiet()
+    await harness.quiet()
     started = ledger.writes_of(StartRun)
     assert [write.sync for write in started] == [True]
     assert [type(item).__name__ for item in started[0].operations][:2] == ["StartRun", "PutMessage"]
@@ -299,17 +299,17 @@ async def test_a_step_boundary_waits_until_its_folds_are_stored() -> None:
     ledger = GatedLedger()
     tool = GatedTool("wait")
     model = ScriptedModel([Step((Call("wait"),)), Step((Say("done"),))])
-    world = await World.open(model, ledger=ledger, tools=[tool])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger, tools=[tool])
+    await harness.prompt("one", "r1")
     await tool.gate.reached.wait()
-    await world.prompt("steer")
+    await harness.prompt("steer")
     ledger.hold(FoldRun)
     tool.gate.open()
     await ledger.gate.reached.wait()
     await settle_down()
     assert len(model.requests) == 1
     ledger.gate.open()
-    await world.quiet()
+    await harness.quiet()
     assert "steer" in str(model.requests[1].messages[-1].parts)
     folds = ledger.writes_of(FoldRun)
     assert [write.sync for write in folds] == [True]
@@ -320,21 +320,21 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
     ledger = GatedLedger()
     tool = GatedTool("wait")
     settings = EngineSettings(titles=False, retry_first=0.001)
-    world = await World.open(ScriptedModel([Step((Call("wait"),))]), ledger=ledger, tools=[tool], settings=settings)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(ScriptedModel([Step((Call("wait"),))]), ledger=ledger, tools=[tool], settings=settings)
+    await harness.prompt("one", "r1")
     await tool.gate.reached.wait()
-    steering = await world.prompt("steer")
+    steering = await harness.prompt("steer")
     ledger.hold(FoldRun)
     tool.gate.open()
     await ledger.gate.reached.wait()
     ledger.error = StorageUnavailable()
     ledger.gate.open()
-    await until(lambda: world.workspace.engine.storage_fails)
+    await until(lambda: harness.workspace.engine.storage_fails)
     ledger.error = None
-    await world.quiet()
-    assert world.end_of("r1").outcome == "failed"
-    assert world.end_of(steering.run_id).folded_into == "r1"
-    await world.assert_valid()
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "failed"
+    assert harness.end_of(steering.run_id).folded_into == "r1"
+    await harness.assert_valid()
 
 
 def test_a_cancel_covers_prompts_that_were_being_written() -> None:
@@ -342,17 +342,17 @@ def test_a_cancel_covers_prompts_that_were_being_written() -> None:
 
     async def main() -> None:
         ledger = GatedLedger()
-        world = await World.open(ScriptedModel(echo), ledger=ledger)
+        harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
         ledger.hold()
-        asking = start(world.prompt("one", "r1"))
+        asking = start(harness.prompt("one", "r1"))
         await ledger.gate.reached.wait()
         with pytest.raises(StorageUnavailable):
-            await world.cancel()
-        assert not world.workspace.engine.is_busy(), "the lane was told, and had not heard of the run"
+            await harness.cancel()
+        assert not harness.workspace.engine.is_busy(), "the lane was told, and had not heard of the run"
         ledger.gate.open()
         await asking
-        await world.quiet()
-        assert world.end_of("r1").outcome == "cancelled"
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)
 
@@ -360,30 +360,30 @@ def test_a_cancel_covers_prompts_that_were_being_written() -> None:
 async def test_an_interrupt_refused_while_closing_stops_no_run() -> None:
     """What it had marked goes on at the next start, as if it had never come."""
     ledger = GatedLedger()
-    world, _ = await busy_world(ledger)
-    await world.prompt("two", "r2")
+    harness, _ = await busy_world(ledger)
+    await harness.prompt("two", "r2")
     ledger.hold(Admit)
-    asking = start(world.prompt("three", "r3", delivery="interrupt"))
+    asking = start(harness.prompt("three", "r3", delivery="interrupt"))
     await ledger.gate.reached.wait()
-    closing = start(world.close())
+    closing = start(harness.close())
     await settle_down()
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
         await asking
     await closing
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.wait_until_idle(world.session)
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
     assert (await again.run("r2")).outcome == "completed"
 
 
 async def test_cancel_of_a_run_that_has_just_finished_answers_its_end() -> None:
     """Its end is decided but not stored yet: the answer waits for it, and tells the truth."""
     ledger = GatedLedger()
-    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold(EndRun)
-    await world.prompt("one", "r1")
+    await harness.prompt("one", "r1")
     await ledger.gate.reached.wait()
-    stopping = start(world.workspace.inputs.cancel_run(RunId("r1")))
+    stopping = start(harness.workspace.inputs.cancel_run(RunId("r1")))
     await settle_down()
     assert not stopping.done()
     ledger.gate.open()

@@ -6,11 +6,11 @@ from engine.gated_worlds import busy_world
 from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Redeliver, Reorder
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.lifecycle import members
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, start, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 
 def echo(request: ModelRequest) -> Step:
@@ -21,119 +21,119 @@ def echo(request: ModelRequest) -> Step:
 
 
 async def test_interrupt_cancels_the_lane_and_then_runs() -> None:
-    world, model = await busy_world()
-    await world.prompt("two", "r2")
-    await world.prompt("three", "r3", delivery="interrupt")
+    harness, model = await busy_world()
+    await harness.prompt("two", "r2")
+    await harness.prompt("three", "r3", delivery="interrupt")
     # What it cancels is on disk with it: a crash right now takes up neither of them again.
-    assert [(await world.run(run)).cancel_requested for run in ("r1", "r2", "r3")] == [True, True, False]
+    assert [(await harness.run(run)).cancel_requested for run in ("r1", "r2", "r3")] == [True, True, False]
     model.before.open()
-    await world.quiet()
-    assert [world.end_of(run).outcome for run in ("r1", "r2", "r3")] == ["cancelled", "cancelled", "completed"]
+    await harness.quiet()
+    assert [harness.end_of(run).outcome for run in ("r1", "r2", "r3")] == ["cancelled", "cancelled", "completed"]
 
 
 async def test_the_queue_can_be_rearranged_while_it_waits() -> None:
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
-    world = await World.open(model)
-    inputs = world.workspace.inputs
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model)
+    inputs = harness.workspace.inputs
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
     for name in ("r2", "r3", "r4"):
-        await world.prompt(name, name)
+        await harness.prompt(name, name)
     await inputs.move(RunId("r4"), 0)
     await inputs.redeliver(RunId("r3"), "steer")
-    assert [(item.run, item.delivery) for item in world.workspace.engine.lane(world.session).queue] == [
+    assert [(item.run, item.delivery) for item in harness.workspace.engine.lane(harness.session).queue] == [
         ("r4", "queue"),
         ("r2", "queue"),
         ("r3", "steer"),
     ]
-    stored = [run.run_id for run in await world.ledger.open_runs(world.workspace.record.id)]
+    stored = [run.run_id for run in await harness.ledger.open_runs(harness.workspace.record.id)]
     assert stored == ["r1", "r4", "r2", "r3"]
     with pytest.raises(NotWaiting):
         await inputs.move(RunId("r1"), 0)
     with pytest.raises(UnknownRun):
         await inputs.redeliver(RunId("nobody"), "queue")
     model.before.open()
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1", "r4", "r3", "r2"]
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1", "r4", "r3", "r2"]
     with pytest.raises(NotWaiting):
         await inputs.redeliver(RunId("r3"), "queue")
 
 
-async def busy_and_slow() -> tuple[World, GatedModel, GatedLedger]:
+async def busy_and_slow() -> tuple[Harness, GatedModel, GatedLedger]:
     """One asks its model, three wait, and a change of their order takes its time."""
     ledger = GatedLedger()
-    world, model = await busy_world(ledger)
+    harness, model = await busy_world(ledger)
     for name in ("r2", "r3", "r4"):
-        await world.prompt(name, name)
+        await harness.prompt(name, name)
     ledger.hold(Reorder, Redeliver)
-    return world, model, ledger
+    return harness, model, ledger
 
 
-async def next_begins(world: World, model: GatedModel, ledger: GatedLedger) -> None:
+async def next_begins(harness: Harness, model: GatedModel, ledger: GatedLedger) -> None:
     """While the change is being written the first of those who wait gets the lane."""
     await ledger.gate.reached.wait()
     model.before.open()
-    await until(lambda: "r2" in members(world.workspace.engine.lane(world.session))[:1])
+    await until(lambda: "r2" in members(harness.workspace.engine.lane(harness.session))[:1])
     ledger.gate.open()
 
 
 async def test_moving_a_run_that_was_started_meanwhile_is_refused() -> None:
-    world, model, ledger = await busy_and_slow()
-    moving = start(world.workspace.inputs.move(RunId("r2"), 2))
-    await next_begins(world, model, ledger)
+    harness, model, ledger = await busy_and_slow()
+    moving = start(harness.workspace.inputs.move(RunId("r2"), 2))
+    await next_begins(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await moving
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r3", "r4"]
 
 
 async def test_redelivering_a_run_that_was_started_meanwhile_is_refused() -> None:
-    world, model, ledger = await busy_and_slow()
-    changing = start(world.workspace.inputs.redeliver(RunId("r2"), "steer"))
-    await next_begins(world, model, ledger)
+    harness, model, ledger = await busy_and_slow()
+    changing = start(harness.workspace.inputs.redeliver(RunId("r2"), "steer"))
+    await next_begins(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await changing
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r3", "r4"]
 
 
 async def test_the_lane_continues_in_the_stored_order() -> None:
     """Whoever leaves the queue meanwhile: a crash right after the move would go on in the same order."""
-    world, model, ledger = await busy_and_slow()
-    moving = start(world.workspace.inputs.move(RunId("r4"), 1))
-    await next_begins(world, model, ledger)
+    harness, model, ledger = await busy_and_slow()
+    moving = start(harness.workspace.inputs.move(RunId("r4"), 1))
+    await next_begins(harness, model, ledger)
     await moving
-    stored = [run.run_id for run in await ledger.open_runs(world.workspace.record.id)]
-    waiting = [item.run for item in world.workspace.engine.lane(world.session).queue]
+    stored = [run.run_id for run in await ledger.open_runs(harness.workspace.record.id)]
+    waiting = [item.run for item in harness.workspace.engine.lane(harness.session).queue]
     assert [run for run in stored if run in waiting] == waiting
-    await world.quiet()
-    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r4", "r3"]
+    await harness.quiet()
+    assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r4", "r3"]
 
 
 async def test_a_folded_run_cannot_be_cancelled_alone() -> None:
     tool = GatedTool("wait")
     model = ScriptedModel([Step((Call("wait"),)), Step((Call("wait"),)), Step((Say("done"),))])
-    world = await World.open(model, tools=[tool])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, tools=[tool])
+    await harness.prompt("one", "r1")
     await tool.gate.reached.wait()
-    steering = await world.prompt("steer")
+    steering = await harness.prompt("steer")
     tool.gate.open()
     tool.gate.reached.clear()
     tool.gate.shut()
     await tool.gate.reached.wait()
-    await until(lambda: world.workspace.engine.lane(world.session).folded)
+    await until(lambda: harness.workspace.engine.lane(harness.session).folded)
     with pytest.raises(RunFolded, match="r1"):
-        await world.workspace.inputs.cancel_run(steering.run_id)
+        await harness.workspace.inputs.cancel_run(steering.run_id)
     tool.gate.open()
-    await world.quiet()
-    assert world.end_of(steering.run_id).text == world.end_of("r1").text == "done"
+    await harness.quiet()
+    assert harness.end_of(steering.run_id).text == harness.end_of("r1").text == "done"
 
 
 async def test_cancel_of_a_finished_run_answers_its_end() -> None:
-    world = await World.open(ScriptedModel(echo))
-    await world.prompt("one", "r1")
-    await world.quiet()
-    assert (await world.workspace.inputs.cancel_run(RunId("r1"))).outcome == "completed"
+    harness = await Harness.open(ScriptedModel(echo))
+    await harness.prompt("one", "r1")
+    await harness.quiet()
+    assert (await harness.workspace.inputs.cancel_run(RunId("r1"))).outcome == "completed"
     with pytest.raises(UnknownRun):
-        await world.workspace.inputs.cancel_run(RunId("nobody"))
+        await harness.workspace.inputs.cancel_run(RunId("nobody"))

@@ -17,7 +17,7 @@ from holdfast.engine.run_context import NoHooks
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -54,39 +54,39 @@ class RefusingHooks(NoHooks):
 async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> None:
     """Its answer says that runs are being stopped: so are those that came into the lane while it was being written."""
     ledger, model = GatedLedger(), gated()
-    world = await World.open(model, ledger=ledger)
+    harness = await Harness.open(model, ledger=ledger)
     ledger.hold(Admit)
-    asking = start(world.prompt("one", "r1"))
+    asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
-    stopping = start(world.cancel())
+    stopping = start(harness.cancel())
     await settle_down()
     ledger.refused = (CancelSession,)
     # Nobody has to wait for it.
     stopping.cancel()
     ledger.gate.open()
     await asking
-    await world.quiet()
-    assert world.end_of("r1").outcome == "cancelled"
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "cancelled"
     assert model.requests == []
 
 
 async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
     """R3: also if the next batch is stored before its caller wakes."""
     ledger = GatedLedger()
-    world = await World.open(talking(), ledger=ledger)
+    harness = await Harness.open(talking(), ledger=ledger)
     ledger.hold(Admit)
-    first = start(world.prompt("one", "r1"))
+    first = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
-    stopping = start(world.cancel())
+    stopping = start(harness.cancel())
     await settle_down()
     ledger.refused = (CancelSession,)
     ledger.gate.open()
     with pytest.raises(StorageUnavailable):
         await stopping
-    await world.prompt("two", "r2")
+    await harness.prompt("two", "r2")
     await first
-    await world.quiet()
-    assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "cancelled"), ("r2", "completed")]
+    await harness.quiet()
+    assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "cancelled"), ("r2", "completed")]
 
 
 class LateLedger(MemoryLedger):
@@ -112,48 +112,48 @@ class LateLedger(MemoryLedger):
 async def test_a_cancel_of_a_run_that_joins_a_turn_meanwhile_is_refused() -> None:
     """R3: it was stored, but not in its lane yet, when the cancel came. It shares its host's end, and that is said."""
     ledger, hooks = LateLedger(), SlowHooks()
-    world = await World.open(talking(), ledger=ledger, hooks=hooks)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(talking(), ledger=ledger, hooks=hooks)
+    await harness.prompt("one", "r1")
     await hooks.gate.reached.wait()
-    asking = start(world.prompt("by the way", "r2", delivery="steer"))
+    asking = start(harness.prompt("by the way", "r2", delivery="steer"))
     await ledger.after_steering.reached.wait()
-    stopping = start(world.workspace.inputs.cancel_run(RunId("r2")))
+    stopping = start(harness.workspace.inputs.cancel_run(RunId("r2")))
     await settle_down()
     ledger.after_steering.open()
     await asking
     await ledger.before_cancel.reached.wait()
     hooks.gate.open()
     await settle_down()
-    assert world.workspace.engine.lane(world.session).folded == ("r2",)
+    assert harness.workspace.engine.lane(harness.session).folded == ("r2",)
     ledger.before_cancel.open()
     with pytest.raises(RunFolded) as caught:
         await stopping
     assert "r1" in str(caught.value)
-    await world.quiet()
-    assert world.end_of("r2").outcome == "completed"
+    await harness.quiet()
+    assert harness.end_of("r2").outcome == "completed"
 
 
-STOPS: list[Callable[[World], Coroutine[Any, Any, object]]] = [
-    lambda world: world.cancel(),
-    lambda world: world.workspace.inputs.clear(world.session),
-    lambda world: world.workspace.inputs.cancel_run(RunId("r3")),
+STOPS: list[Callable[[Harness], Coroutine[Any, Any, object]]] = [
+    lambda harness: harness.cancel(),
+    lambda harness: harness.workspace.inputs.clear(harness.session),
+    lambda harness: harness.workspace.inputs.cancel_run(RunId("r3")),
 ]
 
 
 @pytest.mark.parametrize("stop", STOPS)
 async def test_a_cancel_of_a_parked_run_survives_the_removal_of_a_prompt(
-    stop: Callable[[World], Coroutine[Any, Any, object]],
+    stop: Callable[[Harness], Coroutine[Any, Any, object]],
 ) -> None:
     """R3: the workspace closes, and the prompt that was to interrupt is refused. It had marked what is parked."""
     ledger = GatedLedger()
-    world, _ = await busy_world(ledger)
-    await world.prompt("three", "r3", delivery="queue")
+    harness, _ = await busy_world(ledger)
+    await harness.prompt("three", "r3", delivery="queue")
     ledger.hold()
-    asking = start(world.prompt("instead", "r2", delivery="interrupt"))
+    asking = start(harness.prompt("instead", "r2", delivery="interrupt"))
     await ledger.gate.reached.wait()
-    closing = start(world.close())
+    closing = start(harness.close())
     await settle_down()
-    stopping = start(stop(world))
+    stopping = start(stop(harness))
     await settle_down()
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
@@ -161,7 +161,7 @@ async def test_a_cancel_of_a_parked_run_survives_the_removal_of_a_prompt(
     await stopping
     await closing
     assert ledger.writes_of(RemoveRun)
-    assert (await world.run("r3")).cancel_requested
+    assert (await harness.run("r3")).cancel_requested
 
 
 async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> None:
@@ -172,24 +172,24 @@ async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> Non
         await gate()
 
     hooks = RefusingHooks()
-    world = await World.open(talking(), cleanup=cleanup, hooks=hooks)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(talking(), cleanup=cleanup, hooks=hooks)
+    await harness.prompt("one", "r1")
     await gate.reached.wait()
-    assert await world.workspace.inputs.clear(world.session) == ()
+    assert await harness.workspace.inputs.clear(harness.session) == ()
     gate.open()
-    await world.quiet()
-    assert world.end_of("r1").outcome == "failed"
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "failed"
 
 
 async def test_a_clear_names_nothing_that_was_refused() -> None:
     """The workspace closes while the prompt is on its way: its row is there for a moment only."""
     ledger = GatedLedger()
-    world = await World.open(talking(), ledger=ledger)
+    harness = await Harness.open(talking(), ledger=ledger)
     ledger.hold(Admit)
-    asking = start(world.prompt("one", "r1"))
+    asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
-    clearing = start(world.workspace.inputs.clear(world.session))
-    closing = start(world.close())
+    clearing = start(harness.workspace.inputs.clear(harness.session))
+    closing = start(harness.close())
     await settle_down()
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
@@ -217,19 +217,19 @@ def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
 
         tools = [SimpleTool("stubborn", stubborn)]
         model = ScriptedModel([Step((Call("stubborn"),))])
-        world = await World.open(model, tools=tools, ledger=ledger, settings=_SHORT)
-        await world.prompt("one", "r1")
+        harness = await Harness.open(model, tools=tools, ledger=ledger, settings=_SHORT)
+        await harness.prompt("one", "r1")
         await at_work.reached.wait()
-        await world.cancel()
+        await harness.cancel()
         ledger.refused = (EndRun,)
         ledger.asked.clear()
         await ledger.asked.wait()
         at_work.open()
         await settle_down()
         ledger.refused = ()
-        await world.quiet()
-        await world.assert_valid()
-        assert "too late" not in " ".join(await world.outline())
+        await harness.quiet()
+        await harness.assert_valid()
+        assert "too late" not in " ".join(await harness.outline())
 
     in_virtual_time(main)
 
@@ -239,18 +239,18 @@ def test_a_prompt_is_stored_once() -> None:
 
     async def main() -> None:
         (ledger, reading), hooks = slow_reads(), SlowHooks()
-        world = await World.open(talking(), ledger=ledger, settings=_SHORT, hooks=hooks)
-        await world.prompt("one", "r1")
+        harness = await Harness.open(talking(), ledger=ledger, settings=_SHORT, hooks=hooks)
+        await harness.prompt("one", "r1")
         await hooks.gate.reached.wait()
-        await world.cancel()
+        await harness.cancel()
         reading.shut()
         reading.reached.clear()
         await reading.reached.wait()
         hooks.gate.open()
         await settle_down()
         reading.open()
-        await world.quiet()
-        assert await world.outline() == ["user:one", "assistant:"]
+        await harness.quiet()
+        assert await harness.outline() == ["user:one", "assistant:"]
 
     in_virtual_time(main)
 
@@ -258,21 +258,21 @@ def test_a_prompt_is_stored_once() -> None:
 async def test_a_complete_summary_survives_a_cancel() -> None:
     """It is being stored: the session does not begin with a message that was taken away again."""
     ledger = GatedLedger()
-    world = await World.open(talking(), ledger=ledger)
-    await world.prompt("one", "r1")
-    await world.quiet()
+    harness = await Harness.open(talking(), ledger=ledger)
+    await harness.prompt("one", "r1")
+    await harness.quiet()
     ledger.hold(PatchSession)
-    run = await world.workspace.inputs.summarize(world.session)
+    run = await harness.workspace.inputs.summarize(harness.session)
     await ledger.gate.reached.wait()
-    stopping = start(world.cancel())
+    stopping = start(harness.cancel())
     await settle_down()
     ledger.gate.open()
     assert await stopping == (run.run_id,)
-    await world.quiet()
-    session = await ledger.session(world.workspace.record.id, world.session)
+    await harness.quiet()
+    session = await ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
-    assert session.summary_message_id == (await world.messages())[-1].id
-    assert world.end_of(run.run_id).outcome == "cancelled"
+    assert session.summary_message_id == (await harness.messages())[-1].id
+    assert harness.end_of(run.run_id).outcome == "cancelled"
 
 
 # Many at once
@@ -281,8 +281,8 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
 async def test_a_batch_is_written_when_all_of_its_holds_are_done() -> None:
     """A write that is put meanwhile belongs to the same batch."""
     ledger = GatedLedger()
-    world = await World.open(talking(), ledger=ledger)
-    recorder = world.workspace.engine.recorder
+    harness = await Harness.open(talking(), ledger=ledger)
+    recorder = harness.workspace.engine.recorder
     holds = [asyncio.get_running_loop().create_future() for _ in range(2)]
     before = len(ledger.batches)
     writes = [recorder.put(hold=hold) for hold in holds]
@@ -304,15 +304,17 @@ async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
     model.before.shut()
     # A busy machine takes longer for a hundred than the limit for one is.
     settings = EngineSettings(titles=False, cancel_write=30.0)
-    world = await World.open(model, ledger=ledger, settings=settings)
-    sessions = [(await world.workspace.sessions.create()).id for _ in range(100)]
-    await asyncio.gather(*(world.prompt("go", f"r{place}", session=session) for place, session in enumerate(sessions)))
+    harness = await Harness.open(model, ledger=ledger, settings=settings)
+    sessions = [(await harness.workspace.sessions.create()).id for _ in range(100)]
+    await asyncio.gather(
+        *(harness.prompt("go", f"r{place}", session=session) for place, session in enumerate(sessions))
+    )
     await settle_down()
     before = len(ledger.batches)
-    covered = await asyncio.gather(*(world.workspace.inputs.cancel(session) for session in sessions))
+    covered = await asyncio.gather(*(harness.workspace.inputs.cancel(session) for session in sessions))
     assert [len(runs) for runs in covered] == [1] * 100
     (batch, *_) = ledger.batches[before:]
     assert {type(operation) for write in batch for operation in write.operations} == {CancelSession}
     for session in sessions:
-        await world.workspace.engine.wait_until_idle(session)
-    assert {end.outcome for end in world.ends()} == {"cancelled"}
+        await harness.workspace.engine.wait_until_idle(session)
+    assert {end.outcome for end in harness.ends()} == {"cancelled"}

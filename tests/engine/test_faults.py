@@ -11,13 +11,13 @@ from engine.gated_worlds import busy_world
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine import run_end
 from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedTool
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import FixedModels, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
 
@@ -35,13 +35,13 @@ def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pyt
         raise ZeroDivisionError
 
     async def main() -> None:
-        world = await World.open(ScriptedModel([Step((Fail(),)), Step((Say("fine"),))]))
+        harness = await Harness.open(ScriptedModel([Step((Fail(),)), Step((Say("fine"),))]))
         monkeypatch.setattr(run_end, "repair", broken)
-        await world.prompt("one", "r1")
-        await world.prompt("two", "r2")
-        await world.quiet()
-        assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "failed"), ("r2", "completed")]
-        assert world.end_of("r1").error == Fail().message, "it says why"
+        await harness.prompt("one", "r1")
+        await harness.prompt("two", "r2")
+        await harness.quiet()
+        assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "failed"), ("r2", "completed")]
+        assert harness.end_of("r1").error == Fail().message, "it says why"
 
     with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
@@ -63,10 +63,10 @@ def test_an_end_that_is_refused_is_still_an_end() -> None:
     """R2: nothing but the end is stored then, and it is reported."""
 
     async def main() -> None:
-        world = await World.open(ScriptedModel(echo), ledger=Grudging())
-        await world.prompt("one", "r1")
-        await world.quiet()
-        assert world.end_of("r1").outcome == "completed"
+        harness = await Harness.open(ScriptedModel(echo), ledger=Grudging())
+        await harness.prompt("one", "r1")
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "completed"
 
     with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
@@ -114,11 +114,11 @@ def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: OneByOne, shar
 
     async def main() -> None:
         meter = priced_models.Meter()
-        world = await World.open(priced_models.MeteredModel(meter, lambda _: answer), ledger=ledger)
-        await world.prompt("one", "r1")
-        await world.quiet()
-        assert world.end_of("r1").outcome == outcome
-        session = await ledger.session(world.workspace.record.id, world.session)
+        harness = await Harness.open(priced_models.MeteredModel(meter, lambda _: answer), ledger=ledger)
+        await harness.prompt("one", "r1")
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == outcome
+        session = await ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
         assert meter.total > 0
         assert session.cost == share * meter.total, "once"
@@ -131,17 +131,17 @@ async def test_recovery_ends_runs_even_if_the_repair_is_refused() -> None:
     ledger = Grudging()
     # Kept until the end: a pending task that is collected is reported.
     _crashed = await busy_world(ledger)
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
     assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
 
 
 async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of our own there must not stop what carries out everything else of the session."""
     tool = GatedTool("wait")
-    world = await World.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
+    await harness.prompt("one", "r1")
     await tool.gate.reached.wait()
-    steering = await world.prompt("and this")
+    steering = await harness.prompt("and this")
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
@@ -149,16 +149,16 @@ async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatc
     monkeypatch.setattr("holdfast.engine.engine.prompt_message", broken)
     tool.gate.open()
     async with asyncio.timeout(20):
-        await world.quiet()
+        await harness.quiet()
     monkeypatch.undo()
-    assert {world.end_of(run).outcome for run in ("r1", steering.run_id)} == {"failed"}
-    await world.prompt("two", "r2")
-    await world.quiet()
-    assert world.end_of("r2").outcome == "completed"
+    assert {harness.end_of(run).outcome for run in ("r1", steering.run_id)} == {"failed"}
+    await harness.prompt("two", "r2")
+    await harness.quiet()
+    assert harness.end_of("r2").outcome == "completed"
 
 
 async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> None:
-    world = await World.open(ScriptedModel(echo))
+    harness = await Harness.open(ScriptedModel(echo))
     reported: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
@@ -166,7 +166,7 @@ async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> 
     def broken(_: Answer) -> None:
         raise ZeroDivisionError
 
-    recorder = world.workspace.engine.recorder
+    recorder = harness.workspace.engine.recorder
     first = recorder.put(then=broken)
     second = recorder.put()
     await first
@@ -176,13 +176,13 @@ async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> 
 
 async def test_text_that_is_no_text_is_refused_or_mended() -> None:
     """Half characters can be neither stored nor sent: a prompt is refused, an answer gets a mark instead."""
-    world = await World.open(ScriptedModel(lambda _: Step((Say("half \ud83d here"),))))
+    harness = await Harness.open(ScriptedModel(lambda _: Step((Say("half \ud83d here"),))))
     with pytest.raises(BadRequest, match="Unicode"):
-        await world.prompt("half \ud83d character", "r1")
-    assert await world.ledger.run(world.workspace.record.id, RunId("r1")) is None
-    await world.prompt("fine", "r2")
-    await world.quiet()
-    assert world.end_of("r2").text == f"half {HOLE} here"
+        await harness.prompt("half \ud83d character", "r1")
+    assert await harness.ledger.run(harness.workspace.record.id, RunId("r1")) is None
+    await harness.prompt("fine", "r2")
+    await harness.quiet()
+    assert harness.end_of("r2").text == f"half {HOLE} here"
 
 
 async def test_half_characters_in_thoughts_calls_and_titles_are_mended() -> None:
@@ -190,16 +190,16 @@ async def test_half_characters_in_thoughts_calls_and_titles_are_mended() -> None
     calls = Step((Think("hm \ud83d"), Call("no \udc00", '{"a": "\\ud83d"}')))
     small = ScriptedModel(lambda _: Step((Say("A \ud83d title"),)))
     models = FixedModels(ScriptedModel([calls, Step((Say("done"),))]), small)
-    world = await World.open(models, settings=EngineSettings())
-    await world.prompt("go", "r1")
-    await world.quiet()
-    await world.workspace.engine._titler.drain()
-    assert world.end_of("r1").outcome == "completed"
-    messages = await world.messages()
+    harness = await Harness.open(models, settings=EngineSettings())
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    await harness.workspace.engine._titler.drain()
+    assert harness.end_of("r1").outcome == "completed"
+    messages = await harness.messages()
     assert msgspec.json.encode(messages)
     (call,) = [call for message in messages for call in message.tool_calls]
     assert (call.name, msgspec.json.decode(call.input)) == (f"no {HOLE}", {"a": HOLE})
-    session = await world.ledger.session(world.workspace.record.id, world.session)
+    session = await harness.ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
     assert session.title == f"A {HOLE} title"
 

@@ -12,7 +12,7 @@ from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, is_subagent_session
 from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
@@ -21,7 +21,7 @@ from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, SimpleTool
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 FEATURES = (
@@ -53,7 +53,7 @@ class Meeting:
         self.reported = 0.0
         self.failures = [name for name in ("retry", "credentials") if name in features]
         self.old, self.new = (ScriptedModel(self._script, info=INFO) for _ in range(2))
-        self.world: World
+        self.harness: Harness
 
     @property
     def requests(self) -> list[ModelRequest]:
@@ -95,26 +95,26 @@ class Meeting:
         has = self.has
         tools = [SimpleTool("tool", self._act), SimpleTool("agent", self._send)]
         models = FixedModels(self.old, renewed=self.new if "credentials" in has else None)
-        world = self.world = await World.open(
+        harness = self.harness = await Harness.open(
             models,
             tools=tools,
             settings=EngineSettings(titles="title" in has, retries=RetryPolicy(most=1, first=1.0)),
             hooks=Hooks() if "hooks" in has else NoHooks(),
             named_model=self._named,
         )
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         self._hold_the_last_answer()
         brief = Brief("expanded words", "fix") if "command" in has else None
         if "fallback" in has:
             brief = Brief(brief.text if brief else "plain words", model="test/gone")
-        await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId("r1"), brief=brief))
+        await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
         await self.tool_gate.reached.wait()
         await self._meanwhile()
         self.tool_gate.open()
         if "cancel" in has:
             await self.last_gate.reached.wait()
-            await world.cancel()
-        await world.quiet()
+            await harness.cancel()
+        await harness.quiet()
         await virtual_seconds(10)
 
     def _hold_the_last_answer(self) -> None:
@@ -134,27 +134,27 @@ class Meeting:
             model.stream = held  # type: ignore[method-assign]
 
     async def _meanwhile(self) -> None:
-        world = self.world
+        harness = self.harness
         if "rename" in self.has:
             await virtual_seconds(1)
-            await world.workspace.sessions.rename(world.session, "Renamed")
+            await harness.workspace.sessions.rename(harness.session, "Renamed")
         if "shell" in self.has:
-            await world.workspace.sessions.note_shell(world.session, ShellCommand("make", "it is made", 0))
+            await harness.workspace.sessions.note_shell(harness.session, ShellCommand("make", "it is made", 0))
         if "steer" in self.has:
-            await world.prompt("also this", "s1", delivery="steer")
+            await harness.prompt("also this", "s1", delivery="steer")
         if "queue" in self.has:
-            await world.prompt("later that", "q1", delivery="queue")
+            await harness.prompt("later that", "q1", delivery="queue")
 
     # What must hold.
 
     async def check(self) -> None:
-        world, has = self.world, self.has
-        end = world.end_of("r1")
+        harness, has = self.harness, self.has
+        end = harness.end_of("r1")
         assert end.outcome == ("cancelled" if "cancel" in has else "completed")
         if "cancel" not in has:
             assert end.text == "done"
-        messages = await world.messages()
-        session = await world.ledger.session(world.workspace.record.id, world.session)
+        messages = await harness.messages()
+        session = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
         assert session.cost == pytest.approx(self.reported)
         title = "Renamed" if "rename" in has else "A title" if "title" in has else "Test"
@@ -166,8 +166,8 @@ class Meeting:
         self._check_notices()
         self._check_others(end)
         self._check_requests(messages)
-        await world.assert_valid(self.requests)
-        await world.close()
+        await harness.assert_valid(self.requests)
+        await harness.close()
 
     def _check_tools(self, messages: Sequence[Message]) -> None:
         n = 7 if "hooks" in self.has else 1
@@ -180,10 +180,10 @@ class Meeting:
         assert len(contents) == (2 if "sub-agent" in self.has else 1)
 
     def _check_notices(self) -> None:
-        told = [notice.type for notice in self.world.notices()]
-        for notice in self.world.notices():
+        told = [notice.type for notice in self.harness.notices()]
+        for notice in self.harness.notices():
             if notice.type in ("retrying", "fallback"):
-                assert (notice.run_id, notice.session_id) == ("r1", self.world.session)
+                assert (notice.run_id, notice.session_id) == ("r1", self.harness.session)
         assert told.count("retrying") == ("retry" in self.has)
         assert told.count("fallback") == ("fallback" in self.has)
         assert told.count("re_authenticate") == 0
@@ -191,10 +191,10 @@ class Meeting:
 
     def _check_others(self, end: RunComplete) -> None:
         if "steer" in self.has:
-            folded = self.world.end_of("s1")
+            folded = self.harness.end_of("s1")
             assert (folded.outcome, folded.folded_into, folded.text) == (end.outcome, "r1", end.text)
         if "queue" in self.has:
-            assert self.world.end_of("q1").outcome == end.outcome, "a cancel covers all that waits"
+            assert self.harness.end_of("q1").outcome == end.outcome, "a cancel covers all that waits"
 
     def _check_requests(self, messages: Sequence[Message]) -> None:
         """What the model reads: once in the first request, and in the last one of the run what came meanwhile."""

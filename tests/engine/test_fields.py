@@ -19,7 +19,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.inputs import body_hash
@@ -27,7 +27,7 @@ from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import SimpleTool, start, until
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import FixedModels, Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
@@ -67,11 +67,11 @@ def test_every_field_of_a_prompt_has_a_row() -> None:
 @pytest.mark.parametrize("field", PROMPTS)
 async def test_a_field_of_a_prompt_reaches_the_stored_run_and_changes_no_other(field: str) -> None:
     given, expected = PROMPTS[field]
-    world = await World.open(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN))
-    fields: dict[str, object] = {"session_id": world.session, "prompt": "go"} | given
-    run = await world.workspace.inputs.submit(Prompt(**fields))  # type: ignore[arg-type]
-    await world.quiet()
-    record = await world.ledger.run(world.workspace.record.id, run.run_id)
+    harness = await Harness.open(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN))
+    fields: dict[str, object] = {"session_id": harness.session, "prompt": "go"} | given
+    run = await harness.workspace.inputs.submit(Prompt(**fields))  # type: ignore[arg-type]
+    await harness.quiet()
+    record = await harness.ledger.run(harness.workspace.record.id, run.run_id)
     assert record is not None
     for stored in (run, record.run):
         assert {name: getattr(stored, name) for name in SMALLEST} == SMALLEST | {
@@ -80,7 +80,7 @@ async def test_a_field_of_a_prompt_reaches_the_stored_run_and_changes_no_other(f
     assert run.run_id == expected.get("run_id", run.run_id)
     assert record.attachments == given.get("attachments", ())
     assert record.brief == given.get("brief")
-    await world.close()
+    await harness.close()
 
 
 SAME: dict[str, object] = {
@@ -110,17 +110,17 @@ def test_the_fields_that_identify_a_request() -> None:
 async def test_a_run_that_requires_a_model_is_not_answered_by_a_script(fallback: str, *, required: bool) -> None:
     info = msgspec.structs.replace(PLAIN, fallback_reason=fallback)
     model = ScriptedModel(lambda _: Step((Say("scripted"),)), info=info)
-    world = await World.open(model)
-    prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=required)
-    await world.workspace.inputs.submit(prompt)
-    await world.quiet()
-    end = world.end_of("r1")
+    harness = await Harness.open(model)
+    prompt = Prompt(harness.session, "go", run_id=RunId("r1"), require_model=required)
+    await harness.workspace.inputs.submit(prompt)
+    await harness.quiet()
+    end = harness.end_of("r1")
     if fallback and required:
         assert (end.outcome, end.error, model.requests) == ("failed", fallback, [])
         assert not end.model_unreachable
     else:
         assert (end.outcome, end.text) == ("completed", "scripted")
-    await world.close()
+    await harness.close()
 
 
 @pytest.mark.parametrize(
@@ -135,17 +135,17 @@ def test_a_model_that_is_not_reached_is_named_only_for_a_first_request(
         fail = Step((Fail(trouble=trouble),))  # type: ignore[arg-type]
         model = ScriptedModel([*[Step((Call("tool"),))] * (step - 1), fail, fail], info=PLAIN)
         settings = EngineSettings(titles=False, retries=RetryPolicy(most=0, loading_timeout=0.0))
-        world = await World.open(model, tools=[answering("tool")], settings=settings)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        end = world.end_of("r1")
+        harness = await Harness.open(model, tools=[answering("tool")], settings=settings)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        end = harness.end_of("r1")
         assert end.outcome == "failed"
         assert end.model_unreachable == (unreachable and step == 1)
-        assert (await world.run("r1")).model_unreachable == end.model_unreachable
-        finish = (await world.messages())[-1].finish
+        assert (await harness.run("r1")).model_unreachable == end.model_unreachable
+        finish = (await harness.messages())[-1].finish
         assert finish is not None
         assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", end.error)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -158,15 +158,15 @@ def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
             call = Call("tool", id=ToolCallId("call_1"))
             return Step((call, call)) if request.messages[-1].role == "user" else Step((Say("done"),))
 
-        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[answering("tool")])
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[answering("tool")])
         for number in (1, 2, 3):
-            await world.prompt("go", f"r{number}")
-            await world.quiet()
-        calls = [call.id for message in await world.messages() for call in message.tool_calls]
-        results = [result.tool_call_id for message in await world.messages() for result in message.tool_results]
+            await harness.prompt("go", f"r{number}")
+            await harness.quiet()
+        calls = [call.id for message in await harness.messages() for call in message.tool_calls]
+        results = [result.tool_call_id for message in await harness.messages() for result in message.tool_results]
         assert len(set(calls)) == 6
         assert results == calls
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -174,7 +174,7 @@ def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
 # Requests and their answers.
 
 
-async def opened() -> World:
+async def opened() -> Harness:
     async def ask(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         await context.permit(Permit("bash", "execute", "/there", "run it", {"command": "make"}, "make"))
         return ToolOutcome("ran")
@@ -189,26 +189,26 @@ async def opened() -> World:
         Step((Call("bash", id=ToolCallId("c1")), Call("ask_questions", id=ToolCallId("c2")))),
         Step((Say("done"),)),
     ]
-    world = await World.open(ScriptedModel(steps, info=PLAIN), tools=tools)
-    world.workspace.approvals.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
-    prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
-    await world.workspace.inputs.submit(prompt)
-    asks = world.workspace.approvals
+    harness = await Harness.open(ScriptedModel(steps, info=PLAIN), tools=tools)
+    harness.workspace.approvals.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
+    prompt = Prompt(harness.session, "go", run_id=RunId("r1"), interactive=True)
+    await harness.workspace.inputs.submit(prompt)
+    asks = harness.workspace.approvals
     await until(lambda: asks.permissions and asks.questions)
-    return world
+    return harness
 
 
-def told(world: World, kind: type) -> list[dict[str, object]]:
+def told(harness: Harness, kind: type) -> list[dict[str, object]]:
     """The payloads of all events of a kind."""
-    events: list[Any] = [event for _, event in world.tape.events if isinstance(event, kind)]
+    events: list[Any] = [event for _, event in harness.published.events if isinstance(event, kind)]
     return [msgspec.structs.asdict(event.change.object) for event in events]
 
 
 async def test_a_request_contains_every_field() -> None:
-    world = await opened()
-    (permission,) = told(world, PermissionRequestEvent)
+    harness = await opened()
+    (permission,) = told(harness, PermissionRequestEvent)
     assert {name: permission[name] for name in permission if name != "id"} == {
-        "session_id": world.session,
+        "session_id": harness.session,
         "tool_call_id": "c1",
         "tool_name": "bash",
         "description": "run it",
@@ -221,61 +221,61 @@ async def test_a_request_contains_every_field() -> None:
         "insists": False,
         "continues": False,
     }
-    (batch,) = told(world, QuestionRequestEvent)
-    assert (batch["session_id"], batch["tool_call_id"], batch["run_id"]) == (world.session, "c2", "r1")
+    (batch,) = told(harness, QuestionRequestEvent)
+    assert (batch["session_id"], batch["tool_call_id"], batch["run_id"]) == (harness.session, "c2", "r1")
     assert "Sure" in batch.values()
     assert "About this" in batch.values()
-    questions = world.workspace.approvals.questions[0].questions
+    questions = harness.workspace.approvals.questions[0].questions
     assert [item.question for item in questions] == ["Really?", "And this?"]
     assert len({item.id for item in questions}) == 2
-    await world.cancel()
-    await world.close()
+    await harness.cancel()
+    await harness.close()
 
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
 async def test_a_notification_names_client_and_action(action: str) -> None:
-    world = await opened()
-    asks = world.workspace.approvals
+    harness = await opened()
+    asks = harness.workspace.approvals
     (request,) = asks.permissions
     assert await asks.grant(request.id, action, reason="so", by="me", via="terminal")  # type: ignore[arg-type]
     assert not await asks.grant(request.id, "deny", by="another"), "the first answer counts"
-    pending, answer = told(world, PermissionNotificationEvent)
+    pending, answer = told(harness, PermissionNotificationEvent)
     assert not pending["granted"]
     assert not pending["denied"]
     expected = {"granted": action != "deny", "denied": action == "deny", "action": action, "withdrawn": False}
-    expected |= {"id": request.id, "tool_call_id": "c1", "session_id": world.session, "via": "terminal"}
+    expected |= {"id": request.id, "tool_call_id": "c1", "session_id": harness.session, "via": "terminal"}
     assert {name: answer[name] for name in expected} == expected
     assert "me" in answer.values()
     (batch,) = asks.questions
     answers = [QuestionAnswer(batch.questions[1].id, yes=False), QuestionAnswer(batch.questions[0].id, yes=True)]
     assert await asks.answer("", answers, by="you", via="page")
-    (closed,) = told(world, QuestionNotificationEvent)
+    (closed,) = told(harness, QuestionNotificationEvent)
     expected = {
         "batch_id": batch.id,
-        "session_id": world.session,
+        "session_id": harness.session,
         "cancelled": False,
         "withdrawn": False,
         "via": "page",
     }
     assert {name: closed[name] for name in expected} == expected
     assert "you" in closed.values()
-    await world.quiet()
-    results = [result.content for message in await world.messages() for result in message.tool_results]
+    await harness.quiet()
+    results = [result.content for message in await harness.messages() for result in message.tool_results]
     assert "[True, False]" in results, "in the order of the questions"
-    await world.close()
+    await harness.close()
 
 
 async def test_a_dismissal_names_the_client() -> None:
-    world = await opened()
-    asks = world.workspace.approvals
+    harness = await opened()
+    asks = harness.workspace.approvals
     (batch,) = asks.questions
     assert not await asks.dismiss("another")
     assert await asks.dismiss(batch.id, by="me", via="editor")
-    (closed,) = told(world, QuestionNotificationEvent)
+    (closed,) = told(harness, QuestionNotificationEvent)
     assert (closed["cancelled"], closed["withdrawn"], closed["via"]) == (True, False, "editor")
     assert "me" in closed.values()
-    await world.cancel()
-    await world.close()
+    await harness.cancel()
+    await harness.close()
 
 
 # Notices of a run.
@@ -289,19 +289,19 @@ def test_notices_name_their_run() -> None:
             raise ProviderError(f"{name} is gone.")
 
         steps = [Step((Fail(trouble="busy"),)), Step((Fail(trouble="credentials"),))]
-        world = await World.open(ScriptedModel(steps, info=PLAIN), named_model=named)
-        prompt = Prompt(world.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
-        await world.workspace.inputs.submit(prompt)
-        await world.quiet()
-        notices = [event.change.object for _, event in world.tape.events if isinstance(event, AgentEvent)]
+        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=named)
+        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
+        await harness.workspace.inputs.submit(prompt)
+        await harness.quiet()
+        notices = [event.change.object for _, event in harness.published.events if isinstance(event, AgentEvent)]
         kinds = [notice.type for notice in notices]
         assert kinds == ["fallback", "retrying", "re_authenticate", "error", "agent_finished"]
-        assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", world.session)}
-        assert (notices[-1].session_id, notices[-1].session_title) == (world.session, "Test")
+        assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", harness.session)}
+        assert (notices[-1].session_id, notices[-1].session_title) == (harness.session, "Test")
         assert all(notice.error for notice in notices[:-1])
         assert "a/b is gone. test/plain is used instead." in notices[0].error
         assert "in 1 s (1 of 5)" in notices[1].error
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -319,19 +319,19 @@ def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> N
 
         old, new = ScriptedModel(script, info=PLAIN), ScriptedModel(script, info=PLAIN)
         settings = EngineSettings(titles=False, retries=RetryPolicy(most=2))
-        world = await World.open(FixedModels(old, renewed=new), settings=settings)
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await Harness.open(FixedModels(old, renewed=new), settings=settings)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         assert (len(old.requests), len(new.requests)) == (2, 3)
         assert [after - before for before, after in pairwise(asked)] == [1, 0, 1, 2]
-        assert world.end_of("r1").outcome == "completed"
+        assert harness.end_of("r1").outcome == "completed"
         troubles[:] = ["credentials", "credentials"]
-        await world.prompt("go", "r2")
-        await world.quiet()
+        await harness.prompt("go", "r2")
+        await harness.quiet()
         assert troubles == []
-        assert world.end_of("r2").outcome == "failed"
-        assert [notice.type for notice in world.notices()].count("re_authenticate") == 0
-        await world.close()
+        assert harness.end_of("r2").outcome == "failed"
+        assert [notice.type for notice in harness.notices()].count("re_authenticate") == 0
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -340,16 +340,16 @@ def test_a_generated_title_does_not_replace_a_manual_one() -> None:
     async def scene() -> None:
         slow = ScriptedModel(lambda _: Step((Say("A late title"),)), pause=lambda: 5.0)
         models = FixedModels(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN), slow)
-        world = await World.open(models, settings=EngineSettings(titles=True))
-        await world.prompt("go", "r1")
-        await world.quiet()
-        session = await world.workspace.sessions.rename(world.session, "Mine")
-        assert (session.id, session.title) == (world.session, "Mine")
+        harness = await Harness.open(models, settings=EngineSettings(titles=True))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        session = await harness.workspace.sessions.rename(harness.session, "Mine")
+        assert (session.id, session.title) == (harness.session, "Mine")
         await virtual_seconds(100)
-        stored = await world.ledger.session(world.workspace.record.id, world.session)
+        stored = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert stored is not None
         assert stored.title == "Mine"
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -359,15 +359,15 @@ def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
 
     async def scene() -> None:
         model = ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN)
-        world = await World.open(model)
-        sessions = world.workspace.sessions
-        await sessions.note_shell(world.session, ShellCommand("make", "made", 2))
+        harness = await Harness.open(model)
+        sessions = harness.workspace.sessions
+        await sessions.note_shell(harness.session, ShellCommand("make", "made", 2))
         await sessions.note_shell(SessionId("nowhere"), ShellCommand("ls", "", 0))
-        await world.prompt("go", "r1")
-        await world.quiet()
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         assert texts_of(model.requests[0].messages, "user") == ["$ make\nmade\n(exit code 2)", "go"]
-        assert len(await world.messages()) == 3
-        await world.close()
+        assert len(await harness.messages()) == 3
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -375,26 +375,26 @@ def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
 def test_runs_name_the_client_that_cancelled_them() -> None:
     async def scene() -> None:
         model = ScriptedModel(lambda _: Step((Say("many words " * 9),)), info=PLAIN, pause=lambda: 1.0)
-        world = await World.open(model)
-        inputs = world.workspace.inputs
+        harness = await Harness.open(model)
+        inputs = harness.workspace.inputs
         stops = {
-            "a": lambda: inputs.cancel(world.session, by="ann"),
+            "a": lambda: inputs.cancel(harness.session, by="ann"),
             "b": lambda: inputs.cancel_run(RunId("b"), by="ben"),
             "c": lambda: inputs.cancel_run(RunId("c"), by="cid"),
         }
         for name, stop in stops.items():
-            await world.prompt("go", name)
+            await harness.prompt("go", name)
             await virtual_seconds(2)
             await stop()  # type: ignore[no-untyped-call]
-            await world.quiet()
-        await world.prompt("go", "d")
-        await world.prompt("wait", "e")
-        await inputs.clear(world.session, by="eve")
+            await harness.quiet()
+        await harness.prompt("go", "d")
+        await harness.prompt("wait", "e")
+        await inputs.clear(harness.session, by="eve")
         await virtual_seconds(1)
-        runs = {name: await world.run(name) for name in "abcde"}
+        runs = {name: await harness.run(name) for name in "abcde"}
         by = {name: run.cancelled_by for name, run in runs.items()}
         assert by == {"a": "ann", "b": "ben", "c": "cid", "d": "", "e": "eve"}
-        await start(inputs.cancel(world.session))
-        await world.close()
+        await start(inputs.cancel(harness.session))
+        await harness.close()
 
     in_virtual_time(scene)

@@ -20,7 +20,7 @@ from holdfast.domain.messages import (
     ShellCommandPart,
     ToolResultPart,
 )
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.engine.history import conversation, has_user_text, size_of
 from holdfast.testing.conversation_validity import problems_of_request
 

@@ -18,7 +18,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 DONE = Step((Say("done"),))
 
@@ -69,28 +69,28 @@ def recording(seen: list[dict[str, object]]) -> SimpleTool:
     return SimpleTool("tool", act)
 
 
-async def played(hooks: Twin, judge: str = "allow") -> tuple[World, list[dict[str, object]], ScriptedModel]:
+async def played(hooks: Twin, judge: str = "allow") -> tuple[Harness, list[dict[str, object]], ScriptedModel]:
     """One call with `{"n": 1}`, to its end."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     verdict = Verdict("deny" if judge == "deny" else "ask" if judge == "ask" else "allow", "A rule.")
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
-    await world.prompt("go", "r1")
-    await world.quiet()
-    await world.assert_valid(model.requests)
-    return world, seen, model
+    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    await harness.assert_valid(model.requests)
+    return harness, seen, model
 
 
 async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
     """The stored call, the ask, the tool and the next request all have the new input."""
     hooks = Twin(before=Ruling(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
-    world, seen, model = await played(hooks)
+    harness, seen, model = await played(hooks)
     assert seen == [{"n": 2, "extra": "é"}]
-    (call,) = [call for message in await world.messages() for call in message.tool_calls]
+    (call,) = [call for message in await harness.messages() for call in message.tool_calls]
     assert json.loads(call.input) == {"n": 2, "extra": "é"}
     sent = [call for message in model.requests[-1].messages for call in message.tool_calls]
     assert json.loads(sent[0].input) == {"n": 2, "extra": "é"}
-    told = [event.change.object for event in world.message_events()]
+    told = [event.change.object for event in harness.message_events()]
     with_new = next(i for i, item in enumerate(told) if any("extra" in one.input for one in item.tool_calls))
     result = next(i for i, item in enumerate(told) if item.tool_results)
     assert with_new < result, "it is published before the tool has run"
@@ -98,26 +98,26 @@ async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
 
 async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
     hooks = Twin(before=Ruling("deny", reason="not today", report={"hook_count": 1}))
-    world, seen, _ = await played(hooks)
-    (result,) = results_of(await world.messages())
+    harness, seen, _ = await played(hooks)
+    (result,) = results_of(await harness.messages())
     assert (result.content, result.is_error, seen) == ("not today", True, [])
     assert json.loads(result.metadata) == {"hook": {"hook_count": 1}}
-    assert world.end_of("r1").text == "done"
+    assert harness.end_of("r1").text == "done"
     assert hooks.count("after") == 0
 
 
 async def test_a_hook_that_halts_stops_the_turn() -> None:
-    world, seen, model = await played(Twin(before=Ruling("deny", halts=True, reason="stop")))
+    harness, seen, model = await played(Twin(before=Ruling("deny", halts=True, reason="stop")))
     assert (seen, len(model.requests)) == ([], 1)
-    assert await world.finishes() == ["end_turn"]
+    assert await harness.finishes() == ["end_turn"]
 
 
 @pytest.mark.parametrize(("rule", "done"), [("allow", True), ("ask", True), ("deny", False)])
 async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: bool) -> None:
-    world, _, _ = await played(Twin(before=Ruling("allow")), rule)
-    (result,) = results_of(await world.messages())
+    harness, _, _ = await played(Twin(before=Ruling("allow")), rule)
+    (result,) = results_of(await harness.messages())
     assert (result.content == "ran") is done
-    assert world.workspace.approvals.permissions == ()
+    assert harness.workspace.approvals.permissions == ()
 
 
 @pytest.mark.parametrize("verdict", [Verdict("allow"), Verdict("ask")], ids=["allow", "ask"])
@@ -126,14 +126,14 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     hooks = Twin(before=Ruling("ask", reason="are you sure"))
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
-    await world.prompt("go", "r1")
-    asks = world.workspace.approvals
+    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    await harness.prompt("go", "r1")
+    asks = harness.workspace.approvals
     await until(lambda: bool(asks.permissions))
     (ask,) = asks.permissions
     assert (ask.description, ask.params, seen) == ("are you sure", {"n": 1}, [])
     assert await asks.grant(ask.id, "allow")
-    await world.quiet()
+    await harness.quiet()
     assert seen == [{"n": 1}]
 
 
@@ -142,8 +142,8 @@ async def test_hooks_after_a_tool_speak_to_the_model() -> None:
         before=Ruling(context="before it"),
         after=Ruling("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
     )
-    world, _, _ = await played(hooks)
-    (result,) = results_of(await world.messages())
+    harness, _, _ = await played(hooks)
+    (result,) = results_of(await harness.messages())
     assert result.content == "ran\n\nbefore it\n\ntests fail\n\nafter it"
     assert not result.is_error
     assert json.loads(result.metadata) == {"known": 1, "post_hook": {"hook_count": 2}}
@@ -157,14 +157,14 @@ async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     hooks = Twin()
     hooks.holds = "before"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert (hooks.left, seen) == (1, [])
-    assert world.end_of("r1").outcome == "cancelled"
-    await world.assert_valid()
+    assert harness.end_of("r1").outcome == "cancelled"
+    await harness.assert_valid()
     assert hooks.asked[-1] == ("end", "cancelled")
 
 
@@ -173,28 +173,28 @@ async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
     hooks.holds = "after"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'), Call("tool", '{"n":2}'))), DONE])
     seen: list[dict[str, object]] = []
-    world = await World.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    first, second = results_of(await world.messages())
+    await harness.cancel()
+    await harness.quiet()
+    first, second = results_of(await harness.messages())
     assert (first.content, second.is_error, seen) == ("ran", True, [{"n": 1}])
-    assert world.end_of("r1").outcome == "cancelled"
-    await world.assert_valid()
+    assert harness.end_of("r1").outcome == "cancelled"
+    await harness.assert_valid()
 
 
 async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
     hooks = Twin(prompt=Ruling(context="the build is red"))
-    world = await World.open(model, hooks=hooks)
-    await world.prompt("go", "r1")
-    await world.quiet()
-    await world.prompt("on", "r2")
-    await world.quiet()
+    harness = await Harness.open(model, hooks=hooks)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    await harness.prompt("on", "r2")
+    await harness.quiet()
     assert text_of(model.requests[0].messages[0]) == "go\n\nthe build is red"
     assert [about for when, about in hooks.asked if when == "prompt"] == [("go", True), ("on", False)]
-    shown = [text_of(message) for message in await world.messages() if message.role == "user"]
+    shown = [text_of(message) for message in await harness.messages() if message.role == "user"]
     assert shown == ["go", "on"]
 
 
@@ -202,27 +202,27 @@ async def test_a_hook_refuses_a_prompt() -> None:
     """The run fails with the hook's words, and no model is asked."""
     model = ScriptedModel([DONE])
     hooks = Twin(prompt=Ruling("deny", reason="there is a key in it"))
-    world = await World.open(model, hooks=hooks)
-    await world.prompt("go", "r1")
-    await world.quiet()
-    end = world.end_of("r1")
+    harness = await Harness.open(model, hooks=hooks)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    end = harness.end_of("r1")
     assert (end.outcome, end.error, model.requests) == ("failed", "there is a key in it", [])
-    assert (await world.outline())[0] == "user:go"
-    await world.assert_valid()
+    assert (await harness.outline())[0] == "user:go"
+    await harness.assert_valid()
 
 
 async def test_a_cancel_before_the_model_was_asked() -> None:
     hooks = Twin()
     hooks.holds = "prompt"
     model = ScriptedModel([DONE])
-    world = await World.open(model, hooks=hooks, settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, hooks=hooks, settings=PATIENT)
+    await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    assert (world.end_of("r1").outcome, hooks.left, model.requests) == ("cancelled", 1, [])
-    assert (await world.outline())[0] == "user:go"
-    await world.assert_valid()
+    await harness.cancel()
+    await harness.quiet()
+    assert (harness.end_of("r1").outcome, hooks.left, model.requests) == ("cancelled", 1, [])
+    assert (await harness.outline())[0] == "user:go"
+    await harness.assert_valid()
 
 
 @pytest.mark.parametrize("meant", ["", "what it stands for"])
@@ -234,23 +234,23 @@ async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: st
     model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE, DONE]))
     model.before.shut()
     hooks = Twin()
-    world = await World.open(model, tools=[recording([])], hooks=hooks)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[recording([])], hooks=hooks)
+    await harness.prompt("go", "r1")
     await model.before.reached.wait()
     brief = Brief(meant) if meant else None
-    await world.workspace.inputs.submit(Prompt(world.session, "and this", delivery="steer", brief=brief))
+    await harness.workspace.inputs.submit(Prompt(harness.session, "and this", delivery="steer", brief=brief))
     hooks.says["prompt"] = ruling
     model.before.open()
-    await world.quiet()
+    await harness.quiet()
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
     hooks.says["prompt"] = Ruling()
-    await world.prompt("again", "r3")
-    await world.quiet()
+    await harness.prompt("again", "r3")
+    await harness.quiet()
     assert [text_of(item) for item in model.requests[-1].messages if item.role == "user"] == ["go", last, "again"]
-    assert "user:and this" in await world.outline()
-    await world.assert_valid(model.requests)
+    assert "user:and this" in await harness.outline()
+    await harness.assert_valid(model.requests)
 
 
 async def test_hooks_are_notified_after_an_end_is_stored() -> None:
@@ -259,34 +259,34 @@ async def test_hooks_are_notified_after_an_end_is_stored() -> None:
     class Late(Twin):
         def after_run(self, end: RunComplete) -> None:
             super().after_run(end)
-            self.asked.append(("seen", [item.run_id for item in world.ends()]))
+            self.asked.append(("seen", [item.run_id for item in harness.ends()]))
 
     hooks = Late()
     model = GatedModel(ScriptedModel([DONE]))
-    world = await World.open(model, hooks=hooks)
+    harness = await Harness.open(model, hooks=hooks)
     model.before.shut()
-    await world.prompt("one", "r1")
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    await world.prompt("two", "r2")
-    await world.workspace.inputs.clear(world.session)
+    await harness.prompt("two", "r2")
+    await harness.workspace.inputs.clear(harness.session)
     model.before.open()
-    await world.quiet()
-    await world.prompt("three", "r3")
-    await world.quiet()
+    await harness.quiet()
+    await harness.prompt("three", "r3")
+    await harness.quiet()
     assert [about for when, about in hooks.asked if when == "end"] == ["cancelled", "completed", "failed"]
     assert [about for when, about in hooks.asked if when == "seen"] == [["r2"], ["r2", "r1"], ["r2", "r1", "r3"]]
 
 
 async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
-    world = await World.open(model)
+    harness = await Harness.open(model)
     brief = Brief("Look at src with care.", "review")
-    await world.workspace.inputs.submit(Prompt(world.session, "/review src", brief=brief))
-    await world.quiet()
-    await world.prompt("and now", "r2")
-    await world.quiet()
+    await harness.workspace.inputs.submit(Prompt(harness.session, "/review src", brief=brief))
+    await harness.quiet()
+    await harness.prompt("and now", "r2")
+    await harness.quiet()
     assert [text_of(message) for message in model.requests[1].messages] == ["Look at src with care.", "done", "and now"]
-    first = (await world.messages())[0]
+    first = (await harness.messages())[0]
     assert text_of(first) == "/review src"
     assert [part.data.meant for part in first.parts if isinstance(part, TextPart)] == ["Look at src with care."]
 
@@ -295,14 +295,14 @@ async def test_a_brief_outlives_the_server() -> None:
     """A prompt that waits keeps what it stands for."""
     model = GatedModel(ScriptedModel([DONE]))
     model.before.shut()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model)
+    await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    await world.workspace.inputs.submit(Prompt(world.session, "/x", run_id=RunId("r2"), brief=Brief("all of x")))
-    await world.close()
+    await harness.workspace.inputs.submit(Prompt(harness.session, "/x", run_id=RunId("r2"), brief=Brief("all of x")))
+    await harness.close()
     again = ScriptedModel([DONE])
-    later = await World.open(again, ledger=world.ledger, ids="later")
-    await later.workspace.engine.wait_until_idle(world.session)
+    later = await Harness.open(again, ledger=harness.ledger, ids="later")
+    await later.workspace.engine.wait_until_idle(harness.session)
     assert text_of(again.requests[0].messages[-1]).endswith("all of x")
 
 
@@ -315,33 +315,35 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
         assert name == "other"
         return other
 
-    world = await World.open(
+    harness = await Harness.open(
         usual,
         tools=[recording(seen)],
         judge=lambda _: Verdict("ask"),
         rules_allow=lambda rules, permit: permit.tool in rules,
         named_model=named,
     )
-    prompt = Prompt(world.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
-    await world.workspace.inputs.submit(prompt)
-    await world.quiet()
+    prompt = Prompt(harness.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
+    await harness.workspace.inputs.submit(prompt)
+    await harness.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
-    await world.prompt("again", "r2")
-    await until(lambda: bool(world.workspace.approvals.permissions))
+    await harness.prompt("again", "r2")
+    await until(lambda: bool(harness.workspace.approvals.permissions))
     assert len(usual.requests) == 1, "the next run asks the usual model, and asks somebody"
-    await world.cancel()
-    await world.quiet()
-    assert not [notice for notice in world.notices() if notice.type == "fallback"]
+    await harness.cancel()
+    await harness.quiet()
+    assert not [notice for notice in harness.notices() if notice.type == "fallback"]
 
 
 async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
     async def named(name: str) -> ScriptedModel:
         raise ProviderError(f"There is no model {name}.")
 
-    world = await World.open(ScriptedModel([DONE]), named_model=named)
-    await world.workspace.inputs.submit(Prompt(world.session, "/x", run_id=RunId("r1"), brief=Brief("x", model="gone")))
-    await world.quiet()
-    assert world.end_of("r1").text == "done"
-    (notice,) = [notice for notice in world.notices() if notice.type == "fallback"]
-    assert (notice.run_id, notice.session_id) == ("r1", world.session)
+    harness = await Harness.open(ScriptedModel([DONE]), named_model=named)
+    await harness.workspace.inputs.submit(
+        Prompt(harness.session, "/x", run_id=RunId("r1"), brief=Brief("x", model="gone"))
+    )
+    await harness.quiet()
+    assert harness.end_of("r1").text == "done"
+    (notice,) = [notice for notice in harness.notices() if notice.type == "fallback"]
+    assert (notice.run_id, notice.session_id) == ("r1", harness.session)
     assert notice.error == "There is no model gone. demo/scripted is used instead."

@@ -3,13 +3,13 @@
 import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.recovery import plan_recovery
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 
 
@@ -59,90 +59,90 @@ def test_requeued_runs_keep_their_order() -> None:
     assert [item.run_id for item in decided.requeued] == ["b", "d"]
 
 
-async def crashed(ledger: MemoryLedger) -> tuple[World, GatedTool]:
+async def crashed(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
     """A world that stops in the middle of a tool, with one prompt folded in, one waiting and one cancelled."""
     first, second = GatedTool("first"), GatedTool("second")
     first.gate.open()
     model = ScriptedModel([Step((Say("Let me see."), Call("first"))), Step((Say("Now this."), Call("second")))])
-    world = await World.open(model, ledger=ledger, tools=[first, second])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger, tools=[first, second])
+    await harness.prompt("one", "r1")
     await first.gate.reached.wait()
-    await world.prompt("steer", "r2", delivery="steer")
+    await harness.prompt("steer", "r2", delivery="steer")
     await second.gate.reached.wait()
-    await world.prompt("three", "r3")
-    await world.prompt("four", "r4")
-    await world.workspace.inputs.cancel_run(RunId("r4"))
-    return world, second
+    await harness.prompt("three", "r3")
+    await harness.prompt("four", "r4")
+    await harness.workspace.inputs.cancel_run(RunId("r4"))
+    return harness, second
 
 
 async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
     """R9: no tool is run again, the conversation is settled, the waiting prompt runs; R2: one end each."""
     ledger = MemoryLedger()
-    world, tool = await crashed(ledger)
-    again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
-    await again.workspace.engine.wait_until_idle(world.session)
+    harness, tool = await crashed(ledger)
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
     ended = {name: (await again.run(name)).outcome for name in ("r1", "r2", "r3", "r4")}
     assert ended == {"r1": "interrupted", "r2": "interrupted", "r3": "completed", "r4": "cancelled"}
     assert tool.started == 1
     assert again.end_of("r2").folded_into == "r1"
     assert again.end_of("r1").text == "Now this."
     assert again.end_of("r1").error
-    messages = await again.messages(world.session)
+    messages = await again.messages(harness.session)
     result = next(item for message in messages for item in message.tool_results if item.name == "second")
     assert result.is_error
     assert "may have had effects" in result.content
     finish = next(message.finish for message in messages if message.id == again.end_of("r1").message_id)
     assert finish is not None
     assert (finish.reason, finish.message) == ("error", "Interrupted")
-    again.session = world.session
+    again.session = harness.session
     await again.assert_valid()
-    await world.close()
+    await harness.close()
 
 
 async def test_recovering_twice_changes_nothing() -> None:
     ledger = MemoryLedger()
-    world, tool = await crashed(ledger)
+    harness, tool = await crashed(ledger)
     held = GatedModel(ScriptedModel(echo))
     held.before.shut()
-    second = await World.open(held, ledger=ledger, tools=[tool], ids="second")
+    second = await Harness.open(held, ledger=ledger, tools=[tool], ids="second")
     await held.before.reached.wait()
     told = {end.run_id for end in second.ends()}
     # It dies again, now with r3 started, and comes back twice more.
-    third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
-    await third.workspace.engine.wait_until_idle(world.session)
-    fourth = await World.open(ScriptedModel(echo), ledger=ledger, ids="fourth")
-    await fourth.workspace.engine.wait_until_idle(world.session)
+    third = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="third")
+    await third.workspace.engine.wait_until_idle(harness.session)
+    fourth = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="fourth")
+    await fourth.workspace.engine.wait_until_idle(harness.session)
     assert told == {"r1", "r2"}
     assert [end.run_id for end in third.ends()] == ["r3"]
     assert fourth.ends() == []
     assert fourth.workspace.recovered.ends == ()
-    for old in (world, second, third):
+    for old in (harness, second, third):
         await old.close()
 
 
 async def test_an_old_owner_can_write_no_more() -> None:
     """Epochs: whoever opened the workspace last owns it; what the old one still does is refused by the store."""
     ledger = MemoryLedger()
-    world, tool = await crashed(ledger)
-    again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
-    await again.workspace.engine.wait_until_idle(world.session)
-    before = list(await again.messages(world.session))
+    harness, tool = await crashed(ledger)
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
+    before = list(await again.messages(harness.session))
     tool.gate.open()
-    await world.quiet()
-    assert world.ends() == [] or {end.run_id for end in world.ends()} == {"r4"}
-    assert list(await again.messages(world.session)) == before
-    await world.close()
+    await harness.quiet()
+    assert harness.ends() == [] or {end.run_id for end in harness.ends()} == {"r4"}
+    assert list(await again.messages(harness.session)) == before
+    await harness.close()
 
 
 async def test_numbers_are_never_used_twice() -> None:
     """After an unclean end the numbering jumps; after a clean one it goes on."""
     ledger = MemoryLedger()
-    world = await World.open(ScriptedModel(echo), ledger=ledger)
-    newest = world.workspace.bus.newest
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
+    newest = harness.workspace.bus.newest
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
     assert again.workspace.record.newest == newest + 10_000
     await again.close()
-    third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
+    third = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="third")
     assert third.workspace.record.newest == again.workspace.bus.newest
 
 
@@ -159,16 +159,16 @@ async def test_a_prompt_that_interrupted_once_does_not_do_it_again() -> None:
         return ToolOutcome("done")
 
     model = ScriptedModel([Step((Call("slow"),))])
-    world = await World.open(model, ledger=ledger, tools=[SimpleTool("slow", slow_to_stop)])
-    await world.prompt("one", "r1")
+    harness = await Harness.open(model, ledger=ledger, tools=[SimpleTool("slow", slow_to_stop)])
+    await harness.prompt("one", "r1")
     await working.reached.wait()
-    await world.prompt("two", "r2", delivery="interrupt")
+    await harness.prompt("two", "r2", delivery="interrupt")
     await cleaning.reached.wait()
-    await world.prompt("three", "r3")
-    await world.workspace.inputs.move(RunId("r3"), 0)
-    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
-    await again.workspace.engine.wait_until_idle(world.session)
+    await harness.prompt("three", "r3")
+    await harness.workspace.inputs.move(RunId("r3"), 0)
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
     ended = [(end.run_id, end.outcome) for end in again.ends()]
     assert ended == [("r1", "cancelled"), ("r3", "completed"), ("r2", "completed")]
     cleaning.open()
-    await world.close()
+    await harness.close()

@@ -29,7 +29,7 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
 from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
@@ -41,7 +41,7 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start
-from holdfast.testing.harness import FixedTools, World
+from holdfast.testing.harness import FixedTools, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import run_seeded
 
@@ -115,7 +115,7 @@ class Life:
         info = ModelInfo("test", "model", context_window=dice.choice([0, 400]))
         self.model = ScriptedModel(self._script, info=info, pause=lambda: dice.choice((0.0, 0.005, 0.02)))
 
-    async def open(self, ids: str) -> World:
+    async def open(self, ids: str) -> Harness:
         tools = [
             SimpleTool("quick", self._act, is_parallel=self.dice.random() < 0.5),
             SimpleTool("ask", self._ask, is_parallel=True),
@@ -123,13 +123,13 @@ class Life:
             SimpleTool("ask_questions", self._inquire),
             SimpleTool("agent", self._send, is_parallel=True),
         ]
-        world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
-        world.workspace.approvals.judge = lambda _: Verdict("ask")
-        return world
+        harness = await Harness.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
+        harness.workspace.approvals.judge = lambda _: Verdict("ask")
+        return harness
 
-    async def until_it_dies(self) -> World:
-        world = await self.open("first")
+    async def until_it_dies(self) -> Harness:
+        harness = await self.open("first")
         self.ledger.left = self.dice.randint(1, 60)
         name = self.dice.choice(tuple(MOMENTS))
         if name != "any":
@@ -139,18 +139,18 @@ class Life:
             )
         self.ledger.moment = MOMENTS[name]
         self.ledger.survives = 0 if name == "cancel" else self.dice.choice((0, 0, 1, 3, 6))
-        lives = asyncio.gather(*(start(self._client(world, name)) for name in "ab"), return_exceptions=True)
+        lives = asyncio.gather(*(start(self._client(harness, name)) for name in "ab"), return_exceptions=True)
         done = start(self._until(lives))
         await asyncio.wait([start(self.ledger.died.wait()), done], return_when=asyncio.FIRST_COMPLETED, timeout=50)
-        await self.die(world)
+        await self.die(harness)
         self.model._script = lambda _: Step((Say("again"),))
-        return world
+        return harness
 
     async def _until(self, lives: Awaitable[object]) -> bool:
         await lives
         return True
 
-    async def die(self, world: World) -> None:
+    async def die(self, harness: Harness) -> None:
         """Nothing of the server goes on. What was on its way to the store gets there, or is lost with the power."""
         self.ledger.die()
         while others := sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=asyncio.Task.get_name):
@@ -162,28 +162,28 @@ class Life:
         if self.dice.random() < 0.3:
             self.ledger.lose_power()
         with suppress(OwnerChanged):
-            await self.ledger.last_batch(world.workspace.record.id, world.workspace.record.epoch)
+            await self.ledger.last_batch(harness.workspace.record.id, harness.workspace.record.epoch)
 
-    async def _client(self, world: World, name: str) -> None:
+    async def _client(self, harness: Harness, name: str) -> None:
         for number in range(self.dice.randint(1, 4)):
             await asyncio.sleep(self.dice.choice((0, 0.02, 0.3)))
             what = self.dice.random()
             try:
                 if what < 0.55 or number == 0:
                     delivery: Delivery = self.dice.choice(("steer", "queue", "interrupt"))
-                    await world.prompt(f"{name} says {number}", f"{name}{number}", delivery=delivery)
+                    await harness.prompt(f"{name} says {number}", f"{name}{number}", delivery=delivery)
                 elif what < 0.65:
-                    await world.workspace.inputs.summarize(world.session)
+                    await harness.workspace.inputs.summarize(harness.session)
                 elif what < 0.8:
-                    await world.cancel()
+                    await harness.cancel()
                 else:
-                    await self._answer(world)
+                    await self._answer(harness)
             except HoldfastError:
                 continue
-        await world.quiet()
+        await harness.quiet()
 
-    async def _answer(self, world: World) -> None:
-        asks = world.workspace.approvals
+    async def _answer(self, harness: Harness) -> None:
+        asks = harness.workspace.approvals
         for request in asks.permissions[:1]:
             await asks.grant(request.id, self.dice.choice(("allow", "deny", "allow_session")))
         for batch in asks.questions[:1]:

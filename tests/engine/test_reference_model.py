@@ -31,7 +31,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Fail, Say
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.gates import HeldModel, SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import SeededLoop
 
@@ -72,13 +72,13 @@ class Side(RuleBasedStateMachine):
         self.model = HeldModel()
         self.sessions: list[SessionId] = []
         self.told: list[tuple[RunId, Outcome]] = []
-        self.gone: list[World] = []
+        self.gone: list[Harness] = []
         self.calls = 0
         self.do(self._open())
 
     async def _open(self) -> None:
         self.model = HeldModel()
-        self.world = await World.open(
+        self.harness = await Harness.open(
             self.model,
             tools=[SimpleTool("go", _tool)],
             settings=EngineSettings(titles=False),
@@ -86,7 +86,7 @@ class Side(RuleBasedStateMachine):
             ids=f"id{len(self.gone)}",
         )
         while len(self.sessions) < _SESSIONS:
-            self.sessions.append((await self.world.workspace.sessions.create()).id)
+            self.sessions.append((await self.harness.workspace.sessions.create()).id)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """And let everything come to rest."""
@@ -112,13 +112,13 @@ class Side(RuleBasedStateMachine):
         effective = prompt.effective_delivery
         if name:
             run = self.both(
-                lambda: self.world.workspace.inputs.submit(prompt),
+                lambda: self.harness.workspace.inputs.submit(prompt),
                 lambda: self.reference.submit(session, name, text, effective),
             )
         elif effective == "reject" and self.reference.rooms[session].head:
             return
         else:
-            run = self.do(self.world.workspace.inputs.submit(prompt))
+            run = self.do(self.harness.workspace.inputs.submit(prompt))
             self.reference.submit(session, run.run_id, text, effective)
         if run is not None:
             assert run.position == self.reference.runs[run.run_id].position
@@ -141,23 +141,25 @@ class Side(RuleBasedStateMachine):
                 self.restart(is_killed=what == "kill")
 
     def cancel(self, session: int) -> None:
-        covered = self.do(self.world.workspace.inputs.cancel(self.sessions[session]))
+        covered = self.do(self.harness.workspace.inputs.cancel(self.sessions[session]))
         assert set(covered) == self.reference.cancel(session)
 
     def clear(self, session: int) -> None:
-        covered = self.do(self.world.workspace.inputs.clear(self.sessions[session]))
+        covered = self.do(self.harness.workspace.inputs.clear(self.sessions[session]))
         assert set(covered) == self.reference.clear(session)
 
     @rule(data=st.data())
     def cancel_run(self, data: st.DataObject) -> None:
         name = self._some(data)
-        self.both(lambda: self.world.workspace.inputs.cancel_run(RunId(name)), lambda: self.reference.cancel_run(name))
+        self.both(
+            lambda: self.harness.workspace.inputs.cancel_run(RunId(name)), lambda: self.reference.cancel_run(name)
+        )
 
     @rule(data=st.data(), position=st.integers(0, 4))
     def move(self, data: st.DataObject, position: int) -> None:
         name = self._some(data)
         self.both(
-            lambda: self.world.workspace.inputs.move(RunId(name), position),
+            lambda: self.harness.workspace.inputs.move(RunId(name), position),
             lambda: self.reference.move(name, position),
         )
 
@@ -165,7 +167,7 @@ class Side(RuleBasedStateMachine):
     def redeliver(self, data: st.DataObject, delivery: Literal["steer", "queue"]) -> None:
         name = self._some(data)
         self.both(
-            lambda: self.world.workspace.inputs.redeliver(RunId(name), delivery),
+            lambda: self.harness.workspace.inputs.redeliver(RunId(name), delivery),
             lambda: self.reference.redeliver(name, delivery),
         )
 
@@ -196,9 +198,9 @@ class Side(RuleBasedStateMachine):
         """A killed server leaves its work as it is; here it stays behind, and the store no longer listens to it."""
         self._listen()
         if not is_killed:
-            self.do(self.world.close())
+            self.do(self.harness.close())
             self._listen()
-        self.gone.append(self.world)
+        self.gone.append(self.harness)
         self.do(self._open())
         self.reference.restart()
 
@@ -217,15 +219,15 @@ class Side(RuleBasedStateMachine):
     # What must be true.
 
     def _listen(self) -> None:
-        self.told += [(end.run_id, end.outcome) for end in self.world.ends()]
-        self.world.tape.events.clear()
+        self.told += [(end.run_id, end.outcome) for end in self.harness.ends()]
+        self.harness.published.events.clear()
 
     @invariant()
     def both_are_alike(self) -> None:
         if not hasattr(self, "world"):
             return
         for number, room in enumerate(self.reference.rooms):
-            lane = self.world.workspace.engine.lane(self.sessions[number])
+            lane = self.harness.workspace.engine.lane(self.sessions[number])
             assert ("" if lane.head is None else lane.head.run, list(lane.folded)) == (room.head, room.folded)
             waits = [(item.run, item.delivery == "steer") for item in lane.queue]
             assert waits == [(name, self.reference.runs[name].delivery == "steer") for name in room.queue]
@@ -245,7 +247,7 @@ class Side(RuleBasedStateMachine):
         assert stored == expected
 
     async def _stored(self) -> dict[str, tuple[str, Outcome | None]]:
-        runs = await self.ledger.runs(self.world.workspace.record.id, None, _MANY, 0)
+        runs = await self.ledger.runs(self.harness.workspace.record.id, None, _MANY, 0)
         return {run.run_id: (run.folded_into, run.outcome) for run in runs}
 
     @invariant()
@@ -268,9 +270,9 @@ class Side(RuleBasedStateMachine):
             self.loop.abandon()
 
     async def _leave(self) -> None:
-        await self.world.close()
+        await self.harness.close()
         for session in self.sessions:
-            assert problems_of_session(await self.world.messages(session)) == [], "R7"
+            assert problems_of_session(await self.harness.messages(session)) == [], "R7"
 
 
 @pytest.mark.timeout(300)  # Seconds are enough; a failure takes longer to be told in few steps.

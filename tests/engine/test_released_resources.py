@@ -40,7 +40,7 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
@@ -50,7 +50,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import SimpleTool, until
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -106,7 +106,7 @@ class Place:
         self.model = ScriptedModel(lambda _: self.steps.pop(0) if self.steps else Step((Say("done"),)), info=PLAIN)
         self.tool = SimpleTool("tool", self._act)
         self.calls = 0
-        self.world: World
+        self.harness: Harness
 
     async def open(self) -> None:
         settings = EngineSettings(titles=True, grace=1.0, max_subagents=1, retries=RetryPolicy(most=1, first=0.1))
@@ -118,17 +118,17 @@ class Place:
             SimpleTool("agent", self._send),
         ]
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
-        self.world = await World.open(
+        self.harness = await Harness.open(
             FixedModels(self.model, small),
             settings=settings,
             ledger=self.ledger,
             hooks=self.hooks,
             extensions_ready=self._settled,
         )
-        current = self.world.workspace.engine.run_context.tools
+        current = self.harness.workspace.engine.run_context.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
-        self.world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
-        self.world.workspace.approvals.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
+        self.harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
+        self.harness.workspace.approvals.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
 
     def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
         async def current() -> Sequence[Tool]:
@@ -161,13 +161,13 @@ class Place:
 
     async def prompt(self, *steps: Step, interactive: bool = True) -> Run:
         self.steps = list(steps)
-        return await self.world.workspace.inputs.submit(
-            Prompt(self.world.session, "go", interactive=interactive, run_id=RunId(""), delivery="queue")
+        return await self.harness.workspace.inputs.submit(
+            Prompt(self.harness.session, "go", interactive=interactive, run_id=RunId(""), delivery="queue")
         )
 
     async def work(self, *steps: Step, interactive: bool = True) -> None:
         await self.prompt(*steps, interactive=interactive)
-        await self.world.quiet()
+        await self.harness.quiet()
 
     async def rest(self) -> None:
         """Until nothing that was begun is under way."""
@@ -175,12 +175,12 @@ class Place:
         self.error = self.tools_error = self.settled_error = None
         self.hooks.fails = ""
         self.steps = []
-        await self.world.quiet()
+        await self.harness.quiet()
         await virtual_seconds(100)
 
     def holdings(self) -> dict[str, object]:
         found: dict[str, object] = {"streams": self.model.open_streams}
-        _look(self.world.workspace, "workspace", found, set())
+        _look(self.harness.workspace, "workspace", found, set())
         loop = asyncio.get_running_loop()
         found["timers"] = sum(not handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
         found["tasks"] = sorted(task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task())
@@ -268,7 +268,7 @@ for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, A
             place.ledger.refuses = {kind: 2}
             await virtual_seconds(10)
             place.ledger.refuses = {}
-            await place.world.cancel()
+            await place.harness.cancel()
 
         SCENES[f"the store refuses {kind.__name__} in {number}"] = fail_store
 
@@ -284,15 +284,15 @@ async def _(place: Place) -> None:
 async def _(place: Place) -> None:
     await place.prompt(AGENT, DONE)
     place.ledger.refuses = {Admit: 1}
-    await place.world.quiet()
+    await place.harness.quiet()
 
 
 @scene("the store refuses a fold")
 async def _(place: Place) -> None:
     await place.prompt(TOOL, DONE)
     place.ledger.refuses = {FoldRun: 1}
-    await place.world.prompt("and this", delivery="steer")
-    await place.world.quiet()
+    await place.harness.prompt("and this", delivery="steer")
+    await place.harness.quiet()
 
 
 for point in ("before prompt", "before tool", "after tool"):
@@ -319,8 +319,8 @@ async def _(place: Place) -> None:
 @scene("a summary fails")
 async def _(place: Place) -> None:
     place.steps = [broken()]
-    await place.world.workspace.inputs.summarize(place.world.session)
-    await place.world.quiet()
+    await place.harness.workspace.inputs.summarize(place.harness.session)
+    await place.harness.quiet()
 
 
 for state in ("model", "tool", "ask", "ask_questions", "agent"):
@@ -328,10 +328,10 @@ for state in ("model", "tool", "ask", "ask_questions", "agent"):
     async def cancel(place: Place, state: str = state) -> None:
         inner = Step((Call("ask"),))
         await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
-        asks = place.world.workspace.approvals
+        asks = place.harness.workspace.approvals
         if state in ("ask", "ask_questions", "agent"):
             await until(lambda: asks.permissions or asks.questions)
-        await place.world.cancel()
+        await place.harness.cancel()
 
     SCENES[f"a cancel in {state}"] = cancel
 
@@ -344,13 +344,13 @@ REFUSED: dict[str, tuple[Prompt, type[HoldfastError]]] = {
 for name, (wanted, expected) in REFUSED.items():
 
     async def refuse(place: Place, wanted: Prompt = wanted, expected: type[HoldfastError] = expected) -> None:
-        world = place.world
-        session = wanted.session_id or world.session
-        await world.prompt("first", "taken")
+        harness = place.harness
+        session = wanted.session_id or harness.session
+        await harness.prompt("first", "taken")
         prompt = Prompt(session, wanted.prompt, run_id=wanted.run_id, delivery=wanted.delivery)
         with pytest.raises(expected):
-            await world.workspace.inputs.submit(prompt)
-        await world.quiet()
+            await harness.workspace.inputs.submit(prompt)
+        await harness.quiet()
 
     SCENES[f"a prompt is refused: {name}"] = refuse
 
@@ -369,18 +369,18 @@ def test_nothing_is_held_after(name: str) -> None:
         await SCENES[name](place)
         await place.rest()
         assert place.holdings() == before
-        assert (place.world.workspace.approvals.permissions, place.world.workspace.approvals.questions) == ((), ())
+        assert (place.harness.workspace.approvals.permissions, place.harness.workspace.approvals.questions) == ((), ())
         # All of it can be done again, to its end.
         place.calls = 0
         await place.work(TOOL, DONE)
         await place.work(AGENT, DONE, DONE)
         assert place.calls == 1
-        assert results_of(await place.world.messages())[-1].content == "done", "the sub-agent's answer"
-        assert [end.outcome for end in place.world.ends()[-2:]] == ["completed", "completed"]
-        runs = await place.ledger.runs(place.world.workspace.record.id, None, 100, 0)
+        assert results_of(await place.harness.messages())[-1].content == "done", "the sub-agent's answer"
+        assert [end.outcome for end in place.harness.ends()[-2:]] == ["completed", "completed"]
+        runs = await place.ledger.runs(place.harness.workspace.record.id, None, 100, 0)
         assert all(run.outcome for run in runs)
-        await place.world.assert_valid()
-        await place.world.close()
+        await place.harness.assert_valid()
+        await place.harness.close()
         assert "Exception" not in "".join(reports)
 
     in_virtual_time(play)
@@ -389,12 +389,12 @@ def test_nothing_is_held_after(name: str) -> None:
 def test_a_title_that_fails_holds_nothing() -> None:
     async def play() -> None:
         large = ScriptedModel(lambda _: DONE, info=PLAIN)
-        world = await World.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await Harness.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         await virtual_seconds(10)
         assert {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()} == set()  # type: ignore[union-attr]
-        await world.close()
+        await harness.close()
 
     in_virtual_time(play)
 
@@ -420,20 +420,20 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
 
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
         settings = EngineSettings(titles=False, max_subagents=3)
-        world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(tools)))
         for number in (1, 2):
             gate.clear()
-            await world.prompt("go", f"r{number}")
+            await harness.prompt("go", f"r{number}")
             await virtual_seconds(1)
-            runs = await world.ledger.open_runs(world.workspace.record.id)
+            runs = await harness.ledger.open_runs(harness.workspace.record.id)
             assert sum(bool(run.parent_run_id) for run in runs) == 3
             gate.set()
-            await world.quiet()
-        results = [result for message in await world.messages() for result in message.tool_results]
+            await harness.quiet()
+        results = [result for message in await harness.messages() for result in message.tool_results]
         assert [result.is_error for result in results].count(True) == 2
         assert sum("3 sub-agents are running" in result.content for result in results) == 2
-        await world.close()
+        await harness.close()
 
     in_virtual_time(play)
 

@@ -9,7 +9,7 @@ from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.message_delta import grow
 from holdfast.domain.messages import Finish, FinishPart, Part, Reasoning, ReasoningPart, ToolCall, ToolCallPart, text_of
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ReasoningDelta,
     ReasoningSignature,

@@ -9,13 +9,13 @@ from engine.helpers import PATIENT, answering, got, info, message, play, said, t
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.events import AgentEvent, LiveEvent
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.history import conversation, shortened, size_of
 from holdfast.engine.ports import Outlet
 from holdfast.engine.retries import RetryPolicy, retry_delay
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.harness import FixedModels, Tape, World
+from holdfast.testing.harness import FixedModels, Harness, PublishedEvents
 
 AT_ONCE = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=0.0))
 PASSING: list[Trouble] = ["busy", "connection", "cut", "stalled"]
@@ -59,61 +59,61 @@ async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
     model = ScriptedModel(
         [failing("busy"), Step((Think("hm"), Say("half an"), Fail(trouble="cut"))), Step((Say("a whole answer"),))]
     )
-    world = await play(model, settings=AT_ONCE)
-    assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("completed", "a whole answer")
-    assert texts_of(await world.messages(), "assistant") == ["a whole answer"]
+    harness = await play(model, settings=AT_ONCE)
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "a whole answer")
+    assert texts_of(await harness.messages(), "assistant") == ["a whole answer"]
     assert [request is model.requests[0] for request in model.requests] == [True, True, True]
-    assert (await world.run("r1")).step == 1
-    assert [notice.type for notice in world.notices()] == ["retrying", "retrying", "agent_finished"]
+    assert (await harness.run("r1")).step == 1
+    assert [notice.type for notice in harness.notices()] == ["retrying", "retrying", "agent_finished"]
 
 
 async def test_the_output_of_a_failed_attempt_is_withdrawn_durably() -> None:
-    world = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
-    answers = [event.change.object for event in world.message_events() if event.change.object.role == "assistant"]
+    harness = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
+    answers = [event.change.object for event in harness.message_events() if event.change.object.role == "assistant"]
     assert [text_of(answer) for answer in answers] == ["", "", "whole"]
-    await world.assert_valid()
+    await harness.assert_valid()
 
 
 async def test_after_the_last_attempt_its_words_stay_below_the_error() -> None:
     policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=2, first=0.0))
     model = ScriptedModel([failing("busy", "one"), failing("busy", "two"), failing("busy", "three")])
-    world = await play(model, settings=policy)
-    assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("failed", "three")
+    harness = await play(model, settings=policy)
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("failed", "three")
     assert len(model.requests) == 3
-    assert await world.finishes() == ["error"]
+    assert await harness.finishes() == ["error"]
 
 
 @pytest.mark.parametrize("trouble", ["quota", "refused", "other"])
 async def test_permanent_errors_are_not_retried(trouble: Trouble) -> None:
     model = ScriptedModel([failing(trouble)])
-    world = await play(model, settings=AT_ONCE)
-    assert world.end_of("r1").error == f"it is {trouble}"
+    harness = await play(model, settings=AT_ONCE)
+    assert harness.end_of("r1").error == f"it is {trouble}"
     assert len(model.requests) == 1
 
 
 async def test_a_provider_that_asks_for_an_hour_has_failed() -> None:
     model = ScriptedModel([failing("busy", retry_after=3600.0)])
-    world = await play(model, settings=AT_ONCE)
-    assert world.end_of("r1").outcome == "failed"
+    harness = await play(model, settings=AT_ONCE)
+    assert harness.end_of("r1").outcome == "failed"
 
 
 async def test_tools_of_an_answer_that_was_cut_off_never_run_twice() -> None:
     tool = answering("tool")
     steps = [Step((Call("tool"), Fail(trouble="cut"))), Step((Call("tool"),)), Step((Say("done"),))]
-    world = await play(ScriptedModel(steps), tool, settings=AT_ONCE)
+    harness = await play(ScriptedModel(steps), tool, settings=AT_ONCE)
     assert tool.started == 1
-    assert world.end_of("r1").text == "done"
-    await world.assert_valid()
+    assert harness.end_of("r1").text == "done"
+    await harness.assert_valid()
 
 
 async def test_each_step_may_fail_as_often_as_the_first() -> None:
     policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=1, first=0.0))
     steps = [failing("busy"), Step((Call("tool"),)), failing("busy"), Step((Say("done"),))]
-    world = await play(ScriptedModel(steps), answering("tool"), settings=policy)
-    assert world.end_of("r1").text == "done"
+    harness = await play(ScriptedModel(steps), answering("tool"), settings=policy)
+    assert harness.end_of("r1").text == "done"
 
 
-class Bell(Tape):
+class Bell(PublishedEvents):
     """Rings when somebody is told that a provider is asked again."""
 
     def __init__(self, outlet: Outlet) -> None:
@@ -129,16 +129,16 @@ class Bell(Tape):
 async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     hours = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=7200.0, longest=7200.0))
     model = ScriptedModel([failing("busy", "half an"), Step((Say("never"),))])
-    world = await World.open(model, settings=hours)
-    bell = Bell(world.workspace.engine.outlet)
-    world.workspace.engine.outlet = bell
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, settings=hours)
+    bell = Bell(harness.workspace.engine.outlet)
+    harness.workspace.engine.outlet = bell
+    await harness.prompt("go", "r1")
     await bell.rang.wait()
-    await world.cancel()
-    await world.quiet()
-    assert world.end_of("r1").outcome == "cancelled"
+    await harness.cancel()
+    await harness.quiet()
+    assert harness.end_of("r1").outcome == "cancelled"
     assert len(model.requests) == 1
-    await world.close()
+    await harness.close()
 
 
 # Credentials.
@@ -146,73 +146,73 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
 
 async def test_new_credentials_are_tried_once() -> None:
     old, new = ScriptedModel([failing("credentials")]), ScriptedModel([Step((Say("with the new key"),))])
-    world = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
-    assert world.end_of("r1").text == "with the new key"
+    harness = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    assert harness.end_of("r1").text == "with the new key"
     assert len(new.requests) == 1
 
 
 async def test_new_credentials_that_are_refused_too_are_the_end() -> None:
     old, new = ScriptedModel([failing("credentials")]), ScriptedModel([failing("credentials")] * 2)
-    world = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
-    assert (world.end_of("r1").outcome, world.end_of("r1").error) == ("failed", "it is credentials")
+    harness = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").error) == ("failed", "it is credentials")
     assert len(new.requests) == 1
 
 
 async def test_without_new_credentials_a_re_authenticate_notice_is_published() -> None:
-    world = await play(ScriptedModel([failing("credentials")]), settings=AT_ONCE)
-    assert [notice.type for notice in world.notices()] == ["re_authenticate", "error", "agent_finished"]
-    assert world.notices()[0].error == "it is credentials"
+    harness = await play(ScriptedModel([failing("credentials")]), settings=AT_ONCE)
+    assert [notice.type for notice in harness.notices()] == ["re_authenticate", "error", "agent_finished"]
+    assert harness.notices()[0].error == "it is credentials"
 
 
 async def test_the_next_step_uses_the_new_credentials() -> None:
     old = ScriptedModel([failing("credentials")])
     new = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))])
-    world = await play(FixedModels(old, renewed=new), answering("tool"), settings=AT_ONCE)
+    harness = await play(FixedModels(old, renewed=new), answering("tool"), settings=AT_ONCE)
     assert (len(old.requests), len(new.requests)) == (1, 2)
-    assert world.end_of("r1").text == "done"
+    assert harness.end_of("r1").text == "done"
 
 
 # Too long a conversation.
 
 
-async def second_run(model: ScriptedModel, settings: EngineSettings = AT_ONCE) -> World:
-    world = await play(model, settings=settings)
-    await world.prompt("and now?", "r2")
-    await world.quiet()
-    return world
+async def second_run(model: ScriptedModel, settings: EngineSettings = AT_ONCE) -> Harness:
+    harness = await play(model, settings=settings)
+    await harness.prompt("and now?", "r2")
+    await harness.quiet()
+    return harness
 
 
 async def test_a_conversation_that_is_too_long_is_summarised_and_continued() -> None:
     first, summary, last = Step((Say("hello"),)), Step((Say("the summary"),)), Step((Say("here I am"),))
     model = ScriptedModel([first, failing("overflow"), summary, last])
-    world = await second_run(model)
-    assert (world.end_of("r2").outcome, world.end_of("r2").text) == ("completed", "here I am")
+    harness = await second_run(model)
+    assert (harness.end_of("r2").outcome, harness.end_of("r2").text) == ("completed", "here I am")
     assert "the summary" in text_of(model.requests[-1].messages[0])
     assert "and now?" in text_of(model.requests[-1].messages[0])
-    await world.assert_valid(model.requests)
-    await world.close()
+    await harness.assert_valid(model.requests)
+    await harness.close()
 
 
 async def test_one_summary_is_enough_to_know() -> None:
     steps = [Step((Say("hello"),)), failing("overflow"), Step((Say("the summary"),)), failing("overflow")]
-    world = await second_run(ScriptedModel(steps))
-    assert world.end_of("r2").outcome == "failed"
-    assert "Shorten the prompt" in world.end_of("r2").error
-    await world.close()
+    harness = await second_run(ScriptedModel(steps))
+    assert harness.end_of("r2").outcome == "failed"
+    assert "Shorten the prompt" in harness.end_of("r2").error
+    await harness.close()
 
 
 async def test_a_prompt_that_is_too_long_by_itself_is_not_summarised() -> None:
     model = ScriptedModel([failing("overflow")])
-    world = await play(model, settings=AT_ONCE)
-    assert "Shorten the prompt" in world.end_of("r1").error
+    harness = await play(model, settings=AT_ONCE)
+    assert "Shorten the prompt" in harness.end_of("r1").error
     assert len(model.requests) == 1
 
 
 async def test_who_wants_no_summaries_gets_none() -> None:
     model = ScriptedModel([Step((Say("hello"),)), failing("overflow")])
-    world = await second_run(model, msgspec.structs.replace(AT_ONCE, auto_summarize=False))
-    assert "Shorten the prompt" in world.end_of("r2").error
-    await world.close()
+    harness = await second_run(model, msgspec.structs.replace(AT_ONCE, auto_summarize=False))
+    assert "Shorten the prompt" in harness.end_of("r2").error
+    await harness.close()
 
 
 async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
@@ -225,13 +225,13 @@ async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
         sizes.append(size_of(request.messages))
         return failing("overflow") if sizes[-1] > 4_000 else Step((Say("the summary"),))
 
-    world = await play(ScriptedModel(script), answering("tool", "x" * 20_000), settings=AT_ONCE)
-    await world.prompt("and now?", "r2")
-    await world.quiet()
-    assert world.end_of("r2").text == "fits"
+    harness = await play(ScriptedModel(script), answering("tool", "x" * 20_000), settings=AT_ONCE)
+    await harness.prompt("and now?", "r2")
+    await harness.quiet()
+    assert harness.end_of("r2").text == "fits"
     assert sizes[0] > 20_000
     assert sizes[-1] < 4_000
-    await world.close()
+    await harness.close()
 
 
 def test_half_of_a_conversation_is_a_conversation() -> None:

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import Deadlock, every_schedule, run_schedule, run_seeded
 from trials.schedules import Life, try_schedule
 
@@ -66,19 +66,21 @@ def test_every_schedule_of_a_cancel_beside_a_prompt() -> None:
     seen: Counter[tuple[str, ...]] = Counter()
 
     async def main() -> None:
-        world = await World.open(ScriptedModel(echo))
-        await world.prompt("one", "r1")
-        _, covered, _ = await asyncio.gather(world.prompt("two", "r2"), world.cancel(), world.prompt("three", "r3"))
-        await world.quiet()
-        outcomes = tuple(world.end_of(run).outcome for run in ("r1", "r2", "r3"))
+        harness = await Harness.open(ScriptedModel(echo))
+        await harness.prompt("one", "r1")
+        _, covered, _ = await asyncio.gather(
+            harness.prompt("two", "r2"), harness.cancel(), harness.prompt("three", "r3")
+        )
+        await harness.quiet()
+        outcomes = tuple(harness.end_of(run).outcome for run in ("r1", "r2", "r3"))
         for run in covered:
-            assert world.end_of(run).outcome == "cancelled"
+            assert harness.end_of(run).outcome == "cancelled"
         for name in ("r1", "r2", "r3"):
-            if world.end_of(name).outcome == "cancelled":
-                assert (await world.run(name)).cancel_requested
+            if harness.end_of(name).outcome == "cancelled":
+                assert (await harness.run(name)).cancel_requested
                 assert name in covered
         seen[outcomes] += 1
-        await world.close()
+        await harness.close()
 
     tried = sum(1 for _ in every_schedule(main, depth=6, most=5_000))
     assert 200 < tried < 5_000, "the search is exhaustive up to its depth"

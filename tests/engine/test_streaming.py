@@ -9,13 +9,13 @@ from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartE
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
 from holdfast.domain.messages import ReasoningPart, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -27,17 +27,17 @@ WORDS = "one two three four five six seven eight"
 def test_every_delta_is_published_and_stored(act: Say | Think) -> None:
     async def scene() -> None:
         model = ScriptedModel([Step((act, Say("end")))], info=PLAIN, pause=lambda: 1.0)
-        world = await World.open(model, settings=QUICK)
-        await world.prompt("go", "r1")
+        harness = await Harness.open(model, settings=QUICK)
+        await harness.prompt("go", "r1")
         await virtual_seconds(6.9)
         said = " ".join(WORDS.split()[:7])
-        deltas = [event.payload.text for _, event in world.tape.events if isinstance(event, MessageDeltaEvent)]
+        deltas = [event.payload.text for _, event in harness.published.events if isinstance(event, MessageDeltaEvent)]
         assert "one" + "".join(deltas) == said, "the first word comes with its part"
-        (part,) = (await world.messages())[-1].parts
-        stored = part.data.thinking if isinstance(part, ReasoningPart) else text_of((await world.messages())[-1])
+        (part,) = (await harness.messages())[-1].parts
+        stored = part.data.thinking if isinstance(part, ReasoningPart) else text_of((await harness.messages())[-1])
         assert stored == said, "half a second later it is stored"
-        await world.quiet()
-        await world.close()
+        await harness.quiet()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -47,17 +47,19 @@ def test_tool_calls_are_durable_events_in_every_step() -> None:
 
     async def scene() -> None:
         steps = [Step((Say(f"step {number}"), Call("tool", f'{{"n":{number}}}'))) for number in range(30)]
-        world = await World.open(ScriptedModel([*steps, Step((Say("done"),))], info=PLAIN), tools=[answering("tool")])
-        await world.prompt("go", "r1")
-        await world.quiet()
-        answers = [message.id for message in await world.messages() if message.role == "assistant"]
-        told = [event.change.object for event in world.message_events()]
+        harness = await Harness.open(
+            ScriptedModel([*steps, Step((Say("done"),))], info=PLAIN), tools=[answering("tool")]
+        )
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        answers = [message.id for message in await harness.messages() if message.role == "assistant"]
+        told = [event.change.object for event in harness.message_events()]
         counts = [sum(message.id == answer for message in told) for answer in answers[:-1]]
         assert len(set(counts)) == 1, counts
         assert counts[0] >= 4, "empty, with a call, with its arguments, with its end"
         unfinished = [message for message in told if any(not call.finished for call in message.tool_calls)]
         assert len({message.id for message in unfinished}) == 30
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -73,16 +75,16 @@ def test_tool_output_is_published_until_the_run_ends() -> None:
             return ToolOutcome("done")
 
         model = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))], info=PLAIN)
-        world = await World.open(model, tools=[SimpleTool("tool", act)])
-        await world.prompt("go", "r1")
-        await world.quiet()
+        harness = await Harness.open(model, tools=[SimpleTool("tool", act)])
+        await harness.prompt("go", "r1")
+        await harness.quiet()
         kept[0].publish_output("too late")
-        said = [event.payload for _, event in world.tape.events if isinstance(event, ToolOutputEvent)]
+        said = [event.payload for _, event in harness.published.events if isinstance(event, ToolOutputEvent)]
         assert [(item.offset, item.text) for item in said] == [(0, "héllo "), (6, "world")]
-        answer = (await world.messages())[1]
-        place = (world.session, answer.id, answer.tool_calls[0].id)
+        answer = (await harness.messages())[1]
+        place = (harness.session, answer.id, answer.tool_calls[0].id)
         assert {(item.session_id, item.message_id, item.tool_call_id) for item in said} == {place}
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -110,14 +112,14 @@ def test_a_write_that_the_store_refuses_fails_the_run() -> None:
             ledger.refuses = True
             return Step((Call("tool"), Call("tool", '{"n":2}')))
 
-        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[tool], ledger=ledger, settings=QUICK)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        end = world.end_of("r1")
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[tool], ledger=ledger, settings=QUICK)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        end = harness.end_of("r1")
         assert end.outcome == "failed"
         assert "refused a write" in end.error
         assert tool.started == 1
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -125,24 +127,24 @@ def test_a_write_that_the_store_refuses_fails_the_run() -> None:
 def test_a_late_subscriber_gets_open_parts_in_full() -> None:
     async def scene() -> None:
         model = ScriptedModel([Step((Think("let me see"), Say(WORDS)))], info=PLAIN, pause=lambda: 1.0)
-        world = await World.open(model, settings=QUICK)
-        engine = world.workspace.engine
+        harness = await Harness.open(model, settings=QUICK)
+        engine = harness.workspace.engine
         assert engine.open_parts() == []
-        await world.prompt("go", "r1")
+        await harness.prompt("go", "r1")
         await virtual_seconds(5.5)
         thought, words = engine.open_parts()
         assert isinstance(thought.content, ReasoningPart)
         assert thought.content.data.thinking == "let me see"
-        (growing,) = engine.open_messages(world.session)
+        (growing,) = engine.open_messages(harness.session)
         assert text_of(growing) == "one two three"
         assert words.part == 1
-        assert (words.message_id, words.session_id) == (growing.id, world.session)
-        other = (await world.workspace.sessions.create()).id
+        assert (words.message_id, words.session_id) == (growing.id, harness.session)
+        other = (await harness.workspace.sessions.create()).id
         assert engine.open_messages(other) == []
-        await world.quiet()
+        await harness.quiet()
         assert engine.open_parts() == []
-        assert engine.open_messages(world.session) == []
-        await world.close()
+        assert engine.open_messages(harness.session) == []
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -152,19 +154,21 @@ def test_an_answer_that_is_withdrawn_is_taken_back_from_readers_and_store() -> N
 
     async def scene() -> None:
         steps = [Step((Say("half an answer"), Fail(trouble="busy"))), Step((Say("whole"),))]
-        world = await World.open(ScriptedModel(steps, info=PLAIN), settings=QUICK)
-        run = start(world.prompt("go", "r1"))
+        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), settings=QUICK)
+        run = start(harness.prompt("go", "r1"))
         await run
         await virtual_seconds(0.9)
-        message = (await world.messages())[-1]
+        message = (await harness.messages())[-1]
         assert (message.role, text_of(message)) == ("assistant", "")
-        told = [event.change.object for event in world.message_events() if event.change.object.id == message.id]
+        told = [event.change.object for event in harness.message_events() if event.change.object.id == message.id]
         assert text_of(told[-1]) == ""
-        await world.quiet()
-        last = [event for _, event in world.tape.events if isinstance(event, MessageEvent | MessagePartEvent)][-1]
+        await harness.quiet()
+        last = [event for _, event in harness.published.events if isinstance(event, MessageEvent | MessagePartEvent)][
+            -1
+        ]
         assert isinstance(last, MessageEvent)
-        assert world.end_of("r1").text == "whole"
-        assert len([item for item in await world.messages() if item.role == "assistant"]) == 1
-        await world.close()
+        assert harness.end_of("r1").text == "whole"
+        assert len([item for item in await harness.messages() if item.role == "assistant"]) == 1
+        await harness.close()
 
     in_virtual_time(scene)

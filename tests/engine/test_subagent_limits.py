@@ -8,12 +8,12 @@ import pytest
 from engine.helpers import PATIENT, results_of
 from holdfast.domain.ids import is_subagent_session
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, settle_down
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 
 NESTED = "send one more"
 
@@ -52,14 +52,14 @@ async def refusals(family: _Family, **limits: int) -> list[str]:
     """Return the refusals of one run of the family; the sub-agents are under way at the same time."""
     agent = SimpleTool("agent", send, is_parallel=True)
     settings = msgspec.structs.replace(PATIENT, **limits)
-    world = await World.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
-    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools((agent, family.hold))))
-    await world.prompt("find it", "r1")
+    harness = await Harness.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools((agent, family.hold))))
+    await harness.prompt("find it", "r1")
     await family.hold.gate.reached.wait()
     await settle_down()
     family.hold.gate.open()
-    await world.quiet()
-    await world.close()
+    await harness.quiet()
+    await harness.close()
     return family.refusals
 
 

@@ -10,14 +10,14 @@ from holdfast.domain.errors import StorageUnavailable, SubagentSession
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session, subagent_session
 from holdfast.domain.ledger import Admit, CancelSession
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
-from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 TASK = SubagentTask("look for it", "A helper's session")
@@ -46,57 +46,57 @@ def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
     return ScriptedModel(script, info=ModelInfo("test", "m", price=Price(output=1_000_000.0)))
 
 
-async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> World:
+async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> Harness:
     tools = FixedTools(helper_tools)
-    world = await World.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
-    world.workspace.engine.run_context.subagents.add("task", SubagentType(tools))
-    world.workspace.engine.run_context.subagents.add("fetch", SubagentType(tools, "small", "fetch.md"))
-    return world
+    harness = await Harness.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(tools))
+    harness.workspace.engine.run_context.subagents.add("fetch", SubagentType(tools, "small", "fetch.md"))
+    return harness
 
 
-async def children(world: World) -> list[SessionId]:
-    runs = await world.ledger.runs(world.workspace.record.id, None, 100, 0)
+async def children(harness: Harness) -> list[SessionId]:
+    runs = await harness.ledger.runs(harness.workspace.record.id, None, 100, 0)
     return [run.session_id for run in runs if run.parent_run_id]
 
 
 async def test_a_sub_agent_runs_in_a_child_session() -> None:
     model = scripted(Step((Say("it is in a.py"),)))
-    world = await opened(model)
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    assert world.end_of("r1").text == "they said: it is in a.py"
-    answer = (await world.messages())[1]
+    harness = await opened(model)
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    assert harness.end_of("r1").text == "they said: it is in a.py"
+    answer = (await harness.messages())[1]
     child = subagent_session(answer.id, answer.tool_calls[0].id)
-    assert await children(world) == [child]
-    stored = await world.ledger.session(world.workspace.record.id, child)
+    assert await children(harness) == [child]
+    stored = await harness.ledger.session(harness.workspace.record.id, child)
     assert stored is not None
-    assert (stored.parent_session_id, stored.title) == (world.session, "A helper's session")
-    assert texts_of(await world.messages(child), "user") == ["look for it"]
-    await world.close()
+    assert (stored.parent_session_id, stored.title) == (harness.session, "A helper's session")
+    assert texts_of(await harness.messages(child), "user") == ["look for it"]
+    await harness.close()
 
 
 async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
     model = scripted(Step((Say("found"),)))
-    world = await opened(model, SimpleTool("view", send))
-    await world.prompt("find it", "r1")
-    await world.quiet()
+    harness = await opened(model, SimpleTool("view", send))
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
     first, helper, _ = model.requests
     assert [spec.name for spec in first.tools] == ["agent"]
     assert [spec.name for spec in helper.tools] == ["view"]
     assert first.system != helper.system
     assert "helper of Holdfast" in helper.system
-    await world.close()
+    await harness.close()
 
 
 async def test_a_crew_may_use_the_small_model() -> None:
     small = ScriptedModel([Step((Say("from the small one"),))])
     steps = [Step((Call("agent", '{"kind":"fetch"}'),)), Step((Say("done"),))]
-    world = await opened(ScriptedModel(steps), small=small)
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    assert [result.content for result in results_of(await world.messages())] == ["from the small one"]
+    harness = await opened(ScriptedModel(steps), small=small)
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    assert [result.content for result in results_of(await harness.messages())] == ["from the small one"]
     assert "on the web" in small.requests[0].system
-    await world.close()
+    await harness.close()
 
 
 async def test_parallel_sub_agents_end_once_each() -> None:
@@ -111,28 +111,28 @@ async def test_parallel_sub_agents_end_once_each() -> None:
             return Step((Say("yes"),)) if request.messages[-1].role == "tool" else Step((Call("look"),))
         return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step((Call("agent"), Call("agent")))
 
-    world = await opened(ScriptedModel(script), SimpleTool("look", wait))
-    await world.prompt("find it", "r1")
+    harness = await opened(ScriptedModel(script), SimpleTool("look", wait))
+    await harness.prompt("find it", "r1")
     await gate.reached.wait()
     gate.open()
-    await world.quiet()
-    assert len(set(await children(world))) == 2
-    assert len([end for end in world.ends() if end.run_id != "r1"]) == 2
-    assert world.ends()[-1].run_id == "r1"
-    await world.close()
+    await harness.quiet()
+    assert len(set(await children(harness))) == 2
+    assert len([end for end in harness.ends() if end.run_id != "r1"]) == 2
+    assert harness.ends()[-1].run_id == "r1"
+    await harness.close()
 
 
 async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
     tool = GatedTool("look")
-    world = await opened(scripted(Step((Call("look"),))), tool)
-    await world.prompt("find it", "r1")
+    harness = await opened(scripted(Step((Call("look"),))), tool)
+    await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    assert [(end.outcome, end.run_id == "r1") for end in world.ends()] == [("cancelled", False), ("cancelled", True)]
+    await harness.cancel()
+    await harness.quiet()
+    assert [(end.outcome, end.run_id == "r1") for end in harness.ends()] == [("cancelled", False), ("cancelled", True)]
     assert tool.running == 0
-    await world.assert_valid()
-    await world.close()
+    await harness.assert_valid()
+    await harness.close()
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
@@ -142,23 +142,23 @@ def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None
     async def main() -> None:
         ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
         model = scripted(Step((Call("look"),)))
-        world = await World.open(FixedModels(model), tools=[agent], ledger=ledger)
-        world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([tool])))
-        await world.prompt("find it", "r1")
+        harness = await Harness.open(FixedModels(model), tools=[agent], ledger=ledger)
+        harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([tool])))
+        await harness.prompt("find it", "r1")
         await until(lambda: model.requests)
         ledger.hold(Admit)
         await ledger.gate.reached.wait()
         with pytest.raises(StorageUnavailable):
-            await world.cancel()
+            await harness.cancel()
         await asyncio.sleep(2 * EngineSettings().grace)
-        assert world.workspace.engine.lane(world.session).head is None, "it was given up"
+        assert harness.workspace.engine.lane(harness.session).head is None, "it was given up"
         ledger.gate.open()
-        await world.quiet()
-        (child,) = await children(world)
-        await world.workspace.engine.wait_until_idle(child)
-        assert {end.outcome for end in world.ends()} == {"cancelled"}
+        await harness.quiet()
+        (child,) = await children(harness)
+        await harness.workspace.engine.wait_until_idle(child)
+        assert {end.outcome for end in harness.ends()} == {"cancelled"}
         assert (len(model.requests), tool.started) == (1, 0)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(main)
 
@@ -174,77 +174,77 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
             await gone()
         return ToolOutcome("")
 
-    world = await World.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
-    world.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
-    await world.prompt("find it", "r1")
+    harness = await Harness.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
+    await harness.prompt("find it", "r1")
     await at_work.reached.wait()
     ledger.refused = (CancelSession,)
     with pytest.raises(StorageUnavailable):
-        await world.cancel()
+        await harness.cancel()
     await gone.reached.wait()
     await settle_down()
     gone.open()
-    await world.quiet()
-    assert [(end.outcome, end.run_id == "r1") for end in world.ends()] == [("cancelled", False), ("cancelled", True)]
+    await harness.quiet()
+    assert [(end.outcome, end.run_id == "r1") for end in harness.ends()] == [("cancelled", False), ("cancelled", True)]
 
 
 async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
-    world = await opened(scripted(Step((Fail("no such model"),))))
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    (result,) = results_of(await world.messages())
+    harness = await opened(scripted(Step((Fail("no such model"),))))
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    (result,) = results_of(await harness.messages())
     assert result.is_error
     assert "no such model" in result.content
-    assert world.end_of("r1").outcome == "completed"
-    await world.close()
+    assert harness.end_of("r1").outcome == "completed"
+    await harness.close()
 
 
 async def test_a_sub_agent_without_text_is_an_error_result() -> None:
-    world = await opened(scripted(Step(())))
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    (result,) = results_of(await world.messages())
+    harness = await opened(scripted(Step(())))
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    (result,) = results_of(await harness.messages())
     assert (result.is_error, "without a text" in result.content) == (True, True)
-    await world.close()
+    await harness.close()
 
 
 async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
-    world = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    session = await world.ledger.session(world.workspace.record.id, world.session)
+    harness = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    session = await harness.ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
     assert session.cost == pytest.approx(3.0)
-    await world.close()
+    await harness.close()
 
 
 async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
-    world = await opened(scripted(Step((Say("found"),))))
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    (child,) = await children(world)
+    harness = await opened(scripted(Step((Say("found"),))))
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    (child,) = await children(harness)
     with pytest.raises(SubagentSession):
-        await world.prompt("you there?", session=child)
-    await world.close()
+        await harness.prompt("you there?", session=child)
+    await harness.close()
 
 
 async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
-    world = await World.open(scripted(Step((Say("never"),))), tools=[sender()], settings=PATIENT)
-    await world.prompt("find it", "r1")
-    await world.quiet()
-    (result,) = results_of(await world.messages())
+    harness = await Harness.open(scripted(Step((Say("never"),))), tools=[sender()], settings=PATIENT)
+    await harness.prompt("find it", "r1")
+    await harness.quiet()
+    (result,) = results_of(await harness.messages())
     assert result.is_error
-    assert not await children(world)
-    await world.close()
+    assert not await children(harness)
+    await harness.close()
 
 
 async def test_a_shutdown_ends_both() -> None:
     tool = GatedTool("look")
-    world = await opened(scripted(Step((Call("look"),))), tool)
-    await world.prompt("find it", "r1")
+    harness = await opened(scripted(Step((Call("look"),))), tool)
+    await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
-    await world.close()
-    told = [event.change.object for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
+    await harness.close()
+    told = [event.change.object for _, event in harness.published.events if isinstance(event, RunCompleteEvent)]
     assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
         ("interrupted", False),
         ("interrupted", True),

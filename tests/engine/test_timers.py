@@ -11,7 +11,7 @@ from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, Write
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.retries import RetryPolicy
@@ -19,7 +19,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
 
@@ -83,14 +83,14 @@ def test_a_run_ends_at_its_limit(limits: Limits, steps: int, seconds: float, err
     async def scene() -> None:
         model = working(steps)
         settings = EngineSettings(titles=False, limits=limits)
-        world = await World.open(model, tools=[slow(seconds)], settings=settings)
-        await world.prompt("go", "r1")
-        await world.quiet()
-        end = world.end_of("r1")
+        harness = await Harness.open(model, tools=[slow(seconds)], settings=settings)
+        await harness.prompt("go", "r1")
+        await harness.quiet()
+        end = harness.end_of("r1")
         assert (end.outcome, end.error.partition(",")[0]) == ("failed" if error else "completed", error)
         assert len(model.requests) == steps + (not error)
-        await world.assert_valid(model.requests)
-        await world.close()
+        await harness.assert_valid(model.requests)
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -100,13 +100,13 @@ def test_the_time_of_a_run_begins_with_the_run() -> None:
 
     async def scene() -> None:
         settings = EngineSettings(titles=False, limits=Limits(minutes=2))
-        world = await World.open(working(1), tools=[slow(100.0)], settings=settings)
+        harness = await Harness.open(working(1), tools=[slow(100.0)], settings=settings)
         await virtual_seconds(10_000)
         for number in (1, 2, 3):
-            await world.prompt("go", f"r{number}", delivery="queue")
-        await world.quiet()
-        assert [end.outcome for end in world.ends()] == ["completed"] * 3
-        await world.close()
+            await harness.prompt("go", f"r{number}", delivery="queue")
+        await harness.quiet()
+        assert [end.outcome for end in harness.ends()] == ["completed"] * 3
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -114,13 +114,13 @@ def test_the_time_of_a_run_begins_with_the_run() -> None:
 def test_settings_that_change_count_at_the_next_step() -> None:
     async def scene() -> None:
         now_set = [EngineSettings(titles=False, limits=Limits(steps=0))]
-        world = await World.open(working(9), tools=[slow(10.0)], current_settings=lambda: now_set[0])
-        await world.prompt("go", "r1")
+        harness = await Harness.open(working(9), tools=[slow(10.0)], current_settings=lambda: now_set[0])
+        await harness.prompt("go", "r1")
         await virtual_seconds(25)
         now_set[0] = EngineSettings(titles=False, limits=Limits(steps=1))
-        await world.quiet()
-        assert world.end_of("r1").error.startswith("limit: the run made 3 steps")
-        await world.close()
+        await harness.quiet()
+        assert harness.end_of("r1").error.startswith("limit: the run made 3 steps")
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -135,38 +135,38 @@ def test_a_run_that_does_not_stop_ends_after_the_grace(way: str) -> None:
     async def scene() -> None:
         settings = EngineSettings(titles=False, grace=5.0, margin=1.0)
         tool = SimpleTool("tool", stubborn)
-        world = await World.open(working(1), tools=[tool], settings=settings)
-        await world.prompt("go", "r1")
+        harness = await Harness.open(working(1), tools=[tool], settings=settings)
+        await harness.prompt("go", "r1")
         await until(lambda: tool.started)
         begun = now()
-        inputs = world.workspace.inputs
+        inputs = harness.workspace.inputs
         match way:
             case "cancel":
-                await world.cancel()
+                await harness.cancel()
             case "cancel run":
                 await inputs.cancel_run(RunId("r1"))
             case "interrupt":
-                await world.prompt("instead", "r2", delivery="interrupt")
+                await harness.prompt("instead", "r2", delivery="interrupt")
             case _:
-                closing = start(world.close())
+                closing = start(harness.close())
         await virtual_seconds(5.9)
-        assert world.ends() == []
+        assert harness.ends() == []
         await virtual_seconds(0.2)
-        end = world.end_of("r1")
+        end = harness.end_of("r1")
         assert end.outcome == ("interrupted" if way == "close" else "cancelled")
         assert now() == pytest.approx(begun + 6.1, abs=0.01)
-        told = len(world.tape.events)
-        (result,) = results_of(await world.messages())
+        told = len(harness.published.events)
+        (result,) = results_of(await harness.messages())
         assert "at last" not in result.content
         if way == "interrupt":
             await until(lambda: tool.started == 2)
-            await world.cancel()
-        await (closing if way == "close" else world.quiet())
+            await harness.cancel()
+        await (closing if way == "close" else harness.quiet())
         await virtual_seconds(4_000)
         if way != "interrupt":
-            assert len(world.tape.events) == told
+            assert len(harness.published.events) == told
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -184,18 +184,18 @@ def test_a_run_that_stops_at_once_leaves_no_timer(state: str) -> None:
         script = {"retry": busy, "model": Step((Say("many words to say"),)), "tool": Step((Call("tool"),))}
         pause = {"model": 50.0}.get(state, 0.0)
         model = ScriptedModel(lambda _: script.get(state, script["tool"]), info=PLAIN, pause=lambda: pause)
-        world = await World.open(model, tools=[SimpleTool("tool", act)], settings=EngineSettings(titles=False))
+        harness = await Harness.open(model, tools=[SimpleTool("tool", act)], settings=EngineSettings(titles=False))
         begun = now()
-        await world.prompt("go", "r1")
+        await harness.prompt("go", "r1")
         if state != "accepted":
             await virtual_seconds(0.3)
-        await world.cancel()
-        await world.quiet()
-        assert world.end_of("r1").outcome == "cancelled"
+        await harness.cancel()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "cancelled"
         assert now() - begun < 0.4
         assert timers() == 0
         await virtual_seconds(1_000)
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -206,16 +206,16 @@ def test_closing_is_bounded_for_every_participant() -> None:
     async def scene() -> None:
         ledger = GatedLedger()
         settings = EngineSettings(titles=False, grace=5.0, margin=1.0, closing=3.0)
-        world = await World.open(working(1), tools=[SimpleTool("tool", stubborn)], settings=settings, ledger=ledger)
-        await world.prompt("go", "r1")
+        harness = await Harness.open(working(1), tools=[SimpleTool("tool", stubborn)], settings=settings, ledger=ledger)
+        await harness.prompt("go", "r1")
         await virtual_seconds(1)
         ledger.hold(EndRun)
         begun = now()
-        assert not await world.workspace.engine.close()
+        assert not await harness.workspace.engine.close()
         assert now() == pytest.approx(begun + 9.0)
         ledger.gate.open()
-        await world.quiet()
-        assert world.end_of("r1").outcome == "interrupted"
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "interrupted"
 
     in_virtual_time(scene)
 
@@ -237,21 +237,21 @@ def test_a_run_ends_even_if_its_cleanup_does_not(*, fails: bool) -> None:
             await loop.create_future()
 
         settings = EngineSettings(titles=False, closing=3.0)
-        world = await World.open(working(1), tools=[slow(100)], settings=settings, cleanup=cleanup)
+        harness = await Harness.open(working(1), tools=[slow(100)], settings=settings, cleanup=cleanup)
         for number in (1, 2):
-            await world.prompt("go", f"r{number}")
+            await harness.prompt("go", f"r{number}")
             await virtual_seconds(1)
             begun = now()
-            await world.cancel()
-            await world.quiet()
+            await harness.cancel()
+            await harness.quiet()
             assert now() == pytest.approx(begun + (0 if fails else 3))
-        await world.prompt("go", "r3")
-        await world.quiet()
+        await harness.prompt("go", "r3")
+        await harness.quiet()
         assert asked == ["r1", "r2"], "a run that completed keeps its jobs"
-        assert [end.outcome for end in world.ends()] == ["cancelled", "cancelled", "completed"]
+        assert [end.outcome for end in harness.ends()] == ["cancelled", "cancelled", "completed"]
         assert reports == [f"the cleanup of run {run} failed" for run in asked]
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -280,25 +280,25 @@ def test_an_end_is_tried_again_after_longer_and_longer_waits() -> None:
     async def scene() -> None:
         ledger = Counting()
         settings = EngineSettings(titles=False, retry_first=1.0, retry_longest=5.0)
-        world = await World.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
+        harness = await Harness.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
         for number in (1, 2):
-            await world.prompt("go", f"r{number}")
+            await harness.prompt("go", f"r{number}")
             ledger.refused = (EndRun,)
             ledger.tries.clear()
             await virtual_seconds(18.5)
             first = ledger.tries[0]
             assert [round(at - first, 3) for at in ledger.tries] == [0, 1, 3, 7, 12, 17]
-            assert [notice.type for notice in world.notices()].count("error") == number, "told once"
+            assert [notice.type for notice in harness.notices()].count("error") == number, "told once"
             ledger.tries.clear()
             with pytest.raises(StorageUnavailable):
-                await world.prompt("no", "refused")
+                await harness.prompt("no", "refused")
             assert len(ledger.tries) == 2, "a prompt has the end tried at once, and once more"
             ledger.refused = ()
-            await world.quiet()
-            assert world.end_of(f"r{number}").outcome == "completed"
+            await harness.quiet()
+            assert harness.end_of(f"r{number}").outcome == "completed"
         ledger.refused = ()
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -307,32 +307,32 @@ def test_a_prompt_is_accepted_as_soon_as_the_store_works_again() -> None:
     async def scene() -> None:
         ledger = Counting()
         settings = EngineSettings(titles=False, retry_first=500.0, retry_longest=500.0)
-        world = await World.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
-        await world.prompt("go", "r1")
+        harness = await Harness.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
+        await harness.prompt("go", "r1")
         ledger.refused = (EndRun,)
         await virtual_seconds(10)
         ledger.refused = ()
         begun = now()
-        await world.prompt("go", "r2")
-        await world.quiet()
+        await harness.prompt("go", "r2")
+        await harness.quiet()
         assert now() - begun < 1
-        assert [end.run_id for end in world.ends()] == ["r1", "r2"]
+        assert [end.run_id for end in harness.ends()] == ["r1", "r2"]
         await virtual_seconds(1_000)
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
 
-async def stop(world: World, kind: str) -> None:
-    inputs = world.workspace.inputs
+async def stop(harness: Harness, kind: str) -> None:
+    inputs = harness.workspace.inputs
     match kind:
         case "cancel":
-            await inputs.cancel(world.session)
+            await inputs.cancel(harness.session)
         case "cancel_run":
             await inputs.cancel_run(RunId("r2"))
         case _:
-            await inputs.clear(world.session)
+            await inputs.clear(harness.session)
 
 
 @pytest.mark.parametrize("kind", ["cancel", "cancel_run", "clear"])
@@ -341,20 +341,22 @@ def test_a_slow_disk_does_not_prevent_stopping(kind: str) -> None:
 
     async def scene() -> None:
         ledger = GatedLedger()
-        world = await World.open(working(1), tools=[slow(1_000)], settings=EngineSettings(titles=False), ledger=ledger)
-        await world.prompt("go", "r1")
-        await world.prompt("wait", "r2", delivery="queue")
+        harness = await Harness.open(
+            working(1), tools=[slow(1_000)], settings=EngineSettings(titles=False), ledger=ledger
+        )
+        await harness.prompt("go", "r1")
+        await harness.prompt("wait", "r2", delivery="queue")
         await virtual_seconds(1)
         ledger.hold()
         begun = now()
         with pytest.raises(StorageUnavailable, match="being stopped"):
-            await stop(world, kind)
+            await stop(harness, kind)
         assert now() == pytest.approx(begun + 0.25)
         ledger.gate.open()
-        await until(world.ends)
-        assert {end.run_id for end in world.ends() if end.cancelled} == ({"r1", "r2"} if kind == "cancel" else {"r2"})
-        await world.cancel()
-        await world.close()
+        await until(harness.ends)
+        assert {end.run_id for end in harness.ends() if end.cancelled} == ({"r1", "r2"} if kind == "cancel" else {"r2"})
+        await harness.cancel()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -366,19 +368,19 @@ def test_a_growing_answer_is_stored_in_time_again_and_again(pace: Pace) -> None:
     async def scene() -> None:
         words = " ".join(f"w{number}" for number in range(40))
         model = ScriptedModel([Step((Say(words),))], info=PLAIN, pause=lambda: 1.0)
-        world = await World.open(model, settings=EngineSettings(titles=False, pace=pace))
-        await world.prompt("go", "r1")
+        harness = await Harness.open(model, settings=EngineSettings(titles=False, pace=pace))
+        await harness.prompt("go", "r1")
         for second in range(1, 40):
             await virtual_seconds(1)
-            stored = text_of((await world.messages())[-1]) if second > 1 else ""
+            stored = text_of((await harness.messages())[-1]) if second > 1 else ""
             assert words.startswith(stored)
             said = len(" ".join(words.split()[:second]))
             behind = said - len(stored)
             assert behind <= (5 * 4 + 4 if pace.seconds == 5.0 else 20 + 4), second
-        await world.quiet()
-        assert world.end_of("r1").text == words
+        await harness.quiet()
+        assert harness.end_of("r1").text == words
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)
 
@@ -418,21 +420,21 @@ def test_a_provider_is_asked_again_after_its_wait(failures: list[Fail], waits: l
 
         settings = EngineSettings(titles=False, retries=POLICY)
         tool = answering("tool")
-        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[tool], settings=settings)
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[tool], settings=settings)
         is_enough = len(waits) == len(failures)
         for number in (1, 2):
             rest[:] = failures
             asked.clear()
-            await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId(f"r{number}")))
-            await world.quiet()
+            await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
+            await harness.quiet()
             gaps = [round(after - before, 3) for before, after in pairwise(asked)]
             assert gaps[: len(waits)] == waits
             assert len(asked) == len(waits) + (2 if is_enough else 1)
-            assert world.end_of(f"r{number}").outcome == ("completed" if is_enough else "failed")
-            told = [notice.error for notice in world.notices() if notice.type == "retrying"]
+            assert harness.end_of(f"r{number}").outcome == ("completed" if is_enough else "failed")
+            told = [notice.error for notice in harness.notices() if notice.type == "retrying"]
             assert len(told) == number * len(waits)
-        assert "half an answer" not in await world.outline() or not is_enough
+        assert "half an answer" not in await harness.outline() or not is_enough
         assert timers() == 0
-        await world.close()
+        await harness.close()
 
     in_virtual_time(scene)

@@ -14,7 +14,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
 LONG = "please build me a boat with two masts and a cabin for six people"
@@ -28,18 +28,18 @@ def broken() -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Fail(),)))
 
 
-async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> World:
+async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
     """A session after its first turn, and after its title."""
-    world = await World.open(FixedModels(large or saying("the answer"), small), settings=TITLED)
-    await world.prompt(prompt, "r1")
-    await world.quiet()
-    await until(lambda: titles(world) != [])
-    return world
+    harness = await Harness.open(FixedModels(large or saying("the answer"), small), settings=TITLED)
+    await harness.prompt(prompt, "r1")
+    await harness.quiet()
+    await until(lambda: titles(harness) != [])
+    return harness
 
 
-def titles(world: World) -> list[str]:
+def titles(harness: Harness) -> list[str]:
     """The titles that were told since the session was made, each once."""
-    told = [event.change.object.title for _, event in world.tape.events if isinstance(event, SessionEvent)]
+    told = [event.change.object.title for _, event in harness.published.events if isinstance(event, SessionEvent)]
     return list(dict.fromkeys(title for title in told if title != "Test"))
 
 
@@ -86,8 +86,8 @@ async def test_a_title_that_was_cut_off_is_none(step: Step) -> None:
 
 
 async def test_the_small_model_names_the_session() -> None:
-    world = await titled(saying("A boat", Usage(output_tokens=2)))
-    session = await session_of(world)
+    harness = await titled(saying("A boat", Usage(output_tokens=2)))
+    session = await session_of(harness)
     assert session.title == "A boat"
     assert session.cost == pytest.approx(2.0)
     assert session.completion_tokens != 2, "the size of the conversation is not the title's"
@@ -95,14 +95,14 @@ async def test_the_small_model_names_the_session() -> None:
 
 @pytest.mark.parametrize("small", [broken(), ProviderError("none")])
 async def test_the_large_model_helps_out(small: Model | Exception) -> None:
-    world = await titled(small, saying("Large words"))
-    assert titles(world) == ["Large words"]
+    harness = await titled(small, saying("Large words"))
+    assert titles(harness) == ["Large words"]
 
 
 async def test_without_any_model_the_prompt_is_the_title() -> None:
-    world = await titled(broken(), broken())
-    assert titles(world) == [fallback_title(LONG)]
-    assert [notice.error for notice in world.notices() if notice.type == "error"] == [world.end_of("r1").error]
+    harness = await titled(broken(), broken())
+    assert titles(harness) == [fallback_title(LONG)]
+    assert [notice.error for notice in harness.notices() if notice.type == "error"] == [harness.end_of("r1").error]
 
 
 async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
@@ -111,12 +111,12 @@ async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
 
 async def test_only_the_first_prompt_names_the_session() -> None:
     small = saying("A boat")
-    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
+    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
     for number in (1, 2):
-        await world.prompt(LONG, f"r{number}")
-        await world.quiet()
-        await until(lambda: titles(world) == ["A boat"])
-    await world.close()
+        await harness.prompt(LONG, f"r{number}")
+        await harness.quiet()
+        await until(lambda: titles(harness) == ["A boat"])
+    await harness.close()
     assert len(small.requests) == 1
 
 
@@ -124,43 +124,43 @@ async def test_a_cancel_of_the_turn_leaves_the_title_alone() -> None:
     small, large = GatedModel(saying("A boat")), GatedModel(saying("never"))
     small.before.shut()
     large.before.shut()
-    world = await World.open(FixedModels(large, small), settings=TITLED)
-    await world.prompt(LONG, "r1")
+    harness = await Harness.open(FixedModels(large, small), settings=TITLED)
+    await harness.prompt(LONG, "r1")
     await small.before.reached.wait()
     await large.before.reached.wait()
-    await world.cancel()
-    await world.quiet()
-    assert titles(world) == []
+    await harness.cancel()
+    await harness.quiet()
+    assert titles(harness) == []
     small.before.open()
-    await until(lambda: titles(world) == ["A boat"])
-    assert world.end_of("r1").outcome == "cancelled"
+    await until(lambda: titles(harness) == ["A boat"])
+    assert harness.end_of("r1").outcome == "cancelled"
 
 
 async def test_closing_does_not_wait_for_a_title() -> None:
     small = GatedModel(saying("A boat"))
     small.before.shut()
-    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
-    await world.prompt(LONG, "r1")
+    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
+    await harness.prompt(LONG, "r1")
     await small.before.reached.wait()
-    await world.quiet()
-    await world.close()
-    assert titles(world) == []
+    await harness.quiet()
+    await harness.close()
+    assert titles(harness) == []
 
 
 async def test_a_prompt_without_words_names_nothing() -> None:
     small = saying("A boat")
-    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
+    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
     file = Attachment(b"words", "a.txt", "a.txt", "text/plain")
-    await world.workspace.inputs.submit(Prompt(world.session, " ", (file,), RunId("r1")))
-    await world.quiet()
-    await world.close()
+    await harness.workspace.inputs.submit(Prompt(harness.session, " ", (file,), RunId("r1")))
+    await harness.quiet()
+    await harness.close()
     assert small.requests == []
 
 
 async def test_titles_can_be_switched_off() -> None:
     small = saying("A boat")
-    world = await World.open(FixedModels(saying("x"), small), settings=PATIENT)
-    await world.prompt(LONG, "r1")
-    await world.quiet()
-    await world.close()
+    harness = await Harness.open(FixedModels(saying("x"), small), settings=PATIENT)
+    await harness.prompt(LONG, "r1")
+    await harness.quiet()
+    await harness.close()
     assert small.requests == []

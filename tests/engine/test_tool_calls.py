@@ -11,18 +11,18 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import StepFinish
+from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.tools.write import Write
 
 DONE = Step((Say("done"),))
 
 
-async def results(world: World) -> list[ToolResult]:
-    return results_of(await world.messages())
+async def results(harness: Harness) -> list[ToolResult]:
+    return results_of(await harness.messages())
 
 
 def failing(error: BaseException, *, is_parallel: bool = False) -> SimpleTool:
@@ -32,13 +32,13 @@ def failing(error: BaseException, *, is_parallel: bool = False) -> SimpleTool:
     return SimpleTool("tool", act, is_parallel=is_parallel)
 
 
-async def result_of(tool: SimpleTool) -> tuple[World, ToolResult]:
+async def result_of(tool: SimpleTool) -> tuple[Harness, ToolResult]:
     """One call of the tool in a run that goes on after it."""
-    world = await play(ScriptedModel([Step((Call("tool"),)), DONE]), tool)
-    assert world.end_of("r1").outcome == "completed"
-    assert world.end_of("r1").text == "done"
-    (result,) = await results(world)
-    return world, result
+    harness = await play(ScriptedModel([Step((Call("tool"),)), DONE]), tool)
+    assert harness.end_of("r1").outcome == "completed"
+    assert harness.end_of("r1").text == "done"
+    (result,) = await results(harness)
+    return harness, result
 
 
 # Order.
@@ -46,29 +46,29 @@ async def result_of(tool: SimpleTool) -> tuple[World, ToolResult]:
 
 async def test_calls_run_one_after_the_other() -> None:
     tool = GatedTool("tool")
-    world = await World.open(ScriptedModel([Step(calls("tool", 3)), DONE]), tools=[tool])
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel([Step(calls("tool", 3)), DONE]), tools=[tool])
+    await harness.prompt("go", "r1")
     await tool.gate.reached.wait()
     await let_others_run()
     assert tool.started == 1
     tool.gate.open()
-    await world.quiet()
+    await harness.quiet()
     assert tool.most_at_once == 1
-    assert [result.content for result in await results(world)] == ["tool done 0", "tool done 1", "tool done 2"]
+    assert [result.content for result in await results(harness)] == ["tool done 0", "tool done 1", "tool done 2"]
 
 
 async def test_parallel_calls_run_together_but_no_more_than_five() -> None:
     tool = GatedTool("tool", is_parallel=True)
-    world = await World.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool])
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool])
+    await harness.prompt("go", "r1")
     await until(lambda: tool.running == 5)
     await let_others_run()
     assert tool.started == 5
     tool.gate.open()
-    await world.quiet()
+    await harness.quiet()
     assert tool.most_at_once == 5
-    assert sorted(result.content for result in await results(world)) == [f"tool done {n}" for n in range(8)]
-    await world.assert_valid()
+    assert sorted(result.content for result in await results(harness)) == [f"tool done {n}" for n in range(8)]
+    await harness.assert_valid()
 
 
 async def test_a_call_that_is_not_parallel_waits_for_all_before_it() -> None:
@@ -98,8 +98,8 @@ async def test_results_are_sent_in_the_order_of_the_calls() -> None:
         return ToolOutcome(f"{arguments['n']}")
 
     model = ScriptedModel([Step(calls("tool", 2)), DONE])
-    world = await play(model, SimpleTool("tool", act, is_parallel=True))
-    assert [result.content for result in await results(world)] == ["1", "0"]
+    harness = await play(model, SimpleTool("tool", act, is_parallel=True))
+    assert [result.content for result in await results(harness)] == ["1", "0"]
     assert [result.content for result in results_of(model.requests[1].messages)] == ["0", "1"]
 
 
@@ -117,30 +117,30 @@ async def test_each_call_has_exactly_one_result(is_parallel: bool) -> None:
 
 
 async def test_an_unknown_tool_is_explained() -> None:
-    world = await play(ScriptedModel([Step((Call("nope"),)), DONE]), answering("ls"), answering("view"))
-    (result,) = await results(world)
+    harness = await play(ScriptedModel([Step((Call("nope"),)), DONE]), answering("ls"), answering("view"))
+    (result,) = await results(harness)
     assert result.is_error
     assert "nope" in result.content
     assert "ls, view" in result.content
-    assert world.end_of("r1").outcome == "completed"
+    assert harness.end_of("r1").outcome == "completed"
 
 
 @pytest.mark.parametrize("arguments", ['{"n":', "[1]", "nonsense"])
 async def test_malformed_arguments_are_explained_and_nothing_is_run(arguments: str) -> None:
     tool = answering("tool")
-    world = await play(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)
-    bad, good = await results(world)
+    harness = await play(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)
+    bad, good = await results(harness)
     assert (bad.is_error, "JSON" in bad.content, good.is_error) == (True, True, False)
     assert tool.started == 1
-    assert [call.input for message in await world.messages() for call in message.tool_calls] == ["{}", "{}"]
+    assert [call.input for message in await harness.messages() for call in message.tool_calls] == ["{}", "{}"]
 
 
 async def test_malformed_arguments_of_calls_with_one_id_are_not_run() -> None:
     tool = answering("tool")
     id = ToolCallId("same")
-    world = await play(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
+    harness = await play(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
     assert tool.started == 1
-    assert [result.is_error for result in await results(world)] == [True, False]
+    assert [result.is_error for result in await results(harness)] == [True, False]
 
 
 async def test_the_error_of_a_tool_is_a_result() -> None:
@@ -157,9 +157,9 @@ async def test_a_tool_that_breaks_is_a_result(is_parallel: bool) -> None:
 
 @pytest.mark.parametrize("is_parallel", [False, True])
 async def test_a_tool_that_gives_up_by_itself_cancels_nothing(is_parallel: bool) -> None:
-    world, result = await result_of(failing(asyncio.CancelledError(), is_parallel=is_parallel))
+    harness, result = await result_of(failing(asyncio.CancelledError(), is_parallel=is_parallel))
     assert result.is_error
-    assert await world.finishes() == ["tool_use", "end_turn"]
+    assert await harness.finishes() == ["tool_use", "end_turn"]
 
 
 async def test_a_tool_may_stop_the_turn() -> None:
@@ -170,22 +170,22 @@ async def test_a_tool_may_stop_the_turn() -> None:
 
     model = ScriptedModel([Step((Call("ask"), Call("tool"), Call("side")))])
     tool, side = answering("tool"), answering("side", is_parallel=True)
-    world = await play(model, SimpleTool("ask", refuse), tool, side)
-    assert world.end_of("r1").outcome == "completed"
-    assert await world.finishes() == ["end_turn"]
+    harness = await play(model, SimpleTool("ask", refuse), tool, side)
+    assert harness.end_of("r1").outcome == "completed"
+    assert await harness.finishes() == ["end_turn"]
     assert len(model.requests) == 1
     assert (tool.started, side.started) == (0, 0)
-    assert [result.is_error for result in await results(world)] == [True, True, True]
+    assert [result.is_error for result in await results(harness)] == [True, True, True]
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_tokens"), ("content_filter", "content_filter")])
 async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: StepFinish, reason: str) -> None:
     tool = answering("tool")
     model = ScriptedModel([Step((Say("x"), *calls("tool", 2)), finish=finish)])
-    world = await play(model, tool)
+    harness = await play(model, tool)
     assert tool.started == 0
-    assert await world.finishes() == [reason]
-    assert [result.is_error for result in await results(world)] == [True, True]
+    assert await harness.finishes() == [reason]
+    assert [result.is_error for result in await results(harness)] == [True, True]
     assert len(model.requests) == 1
 
 
@@ -196,12 +196,12 @@ async def test_a_tool_knows_where_it_is() -> None:
         seen.append(context)
         return ToolOutcome("ok", '{"for":"screens"}')
 
-    world = await play(ScriptedModel([Step((Call("tool", id=ToolCallId("c7")),)), DONE]), SimpleTool("tool", act))
+    harness = await play(ScriptedModel([Step((Call("tool", id=ToolCallId("c7")),)), DONE]), SimpleTool("tool", act))
     (context,) = seen
-    assistant = (await world.messages())[1]
-    assert (context.run_id, context.session_id, context.tool_call_id) == ("r1", world.session, "c7")
+    assistant = (await harness.messages())[1]
+    assert (context.run_id, context.session_id, context.tool_call_id) == ("r1", harness.session, "c7")
     assert (context.message_id, context.workspace_path) == (assistant.id, "/project")
-    assert (await results(world))[0].metadata == '{"for":"screens"}'
+    assert (await results(harness))[0].metadata == '{"for":"screens"}'
 
 
 # Cancelling.
@@ -211,27 +211,27 @@ async def test_no_tool_is_started_after_a_cancel() -> None:
     """C-45: the calls that had not begun never begin, and each has a result all the same."""
     held, after, side = GatedTool("held"), answering("after"), answering("side", is_parallel=True)
     model = ScriptedModel([Step((Call("held"), Call("after"), Call("side"), Call("side")))])
-    world = await World.open(model, tools=[held, after, side], settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(model, tools=[held, after, side], settings=PATIENT)
+    await harness.prompt("go", "r1")
     await held.gate.reached.wait()
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert (held.running, after.started, side.started) == (0, 0, 0)
-    assert world.end_of("r1").outcome == "cancelled"
-    assert len(await results(world)) == 4
-    await world.assert_valid()
+    assert harness.end_of("r1").outcome == "cancelled"
+    assert len(await results(harness)) == 4
+    await harness.assert_valid()
 
 
 async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel() -> None:
     """C-45."""
     tool = GatedTool("tool", is_parallel=True)
-    world = await World.open(ScriptedModel([Step(calls("tool", 9))]), tools=[tool], settings=PATIENT)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(ScriptedModel([Step(calls("tool", 9))]), tools=[tool], settings=PATIENT)
+    await harness.prompt("go", "r1")
     await until(lambda: tool.running == 5)
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert (tool.started, tool.running) == (5, 0)
-    await world.assert_valid()
+    await harness.assert_valid()
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
@@ -254,35 +254,35 @@ async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
 
     after = answering("after")
     model = ScriptedModel([Step((Call("stubborn"), *followed)), DONE])
-    world = await World.open(
+    harness = await Harness.open(
         model, tools=[SimpleTool("stubborn", act, is_parallel=is_parallel), after], settings=PATIENT
     )
-    await world.prompt("go", "r1")
+    await harness.prompt("go", "r1")
     await reached.wait()
-    await world.cancel()
-    await world.quiet()
+    await harness.cancel()
+    await harness.quiet()
     assert after.started == 0
     assert len(model.requests) == 1
-    assert (await results(world))[0].content == "stopped in the middle"
-    assert await world.finishes() == ["canceled"]
-    await world.assert_valid()
+    assert (await results(harness))[0].content == "stopped in the middle"
+    assert await harness.finishes() == ["canceled"]
+    await harness.assert_valid()
 
 
 async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> None:
     """C-54: in the same step."""
     held = GatedTool("held")
     write = Call("write", '{"file_path":"a.txt","content":"x"}')
-    world = await World.open(
+    harness = await Harness.open(
         ScriptedModel([Step((Call("held"), write))]), tools=[held, Write()], settings=PATIENT, path=str(tmp_path)
     )
-    await world.prompt("go", "r1")
+    await harness.prompt("go", "r1")
     await held.gate.reached.wait()
-    await world.cancel()
+    await harness.cancel()
     held.gate.open()
-    await world.quiet()
+    await harness.quiet()
     assert os.listdir(tmp_path) == []
-    assert await world.ledger.files(world.workspace.record.id, world.session) == []
-    await world.assert_valid()
+    assert await harness.ledger.files(harness.workspace.record.id, harness.session) == []
+    await harness.assert_valid()
 
 
 async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() -> None:
@@ -304,15 +304,17 @@ async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() 
         return ToolOutcome("too late")
 
     settings = type(PATIENT)(titles=False, grace=0.0, margin=0.0)
-    world = await World.open(ScriptedModel([Step((Call("tool"),))]), tools=[SimpleTool("tool", act)], settings=settings)
-    await world.prompt("go", "r1")
+    harness = await Harness.open(
+        ScriptedModel([Step((Call("tool"),))]), tools=[SimpleTool("tool", act)], settings=settings
+    )
+    await harness.prompt("go", "r1")
     await kept.wait()
-    await world.cancel()
-    await world.quiet()
-    told = len(world.tape.events)
+    await harness.cancel()
+    await harness.quiet()
+    told = len(harness.published.events)
     freed.set()
     await until(lambda: bool(outcome))
     await let_others_run()
     assert outcome == ["TurnClosed"]
-    assert len(world.tape.events) == told
-    await world.assert_valid()
+    assert len(harness.published.events) == told
+    await harness.assert_valid()

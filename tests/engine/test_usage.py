@@ -7,7 +7,7 @@ from holdfast.domain.ledger import PatchSession
 from holdfast.domain.sessions import Session
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 PRICE = Price(input=1_000_000.0, output=10_000_000.0, cache_read=100_000.0, cache_write=10_000.0)
 
@@ -45,11 +45,11 @@ async def test_a_zero_leaves_the_old_value() -> None:
 
 async def test_costs_add_up_over_runs() -> None:
     model = ScriptedModel([Step((Say("a"),), Usage(1)), Step((Say("b"),), Usage(2))], info=info(price=PRICE))
-    world = await World.open(model)
+    harness = await Harness.open(model)
     for number in (1, 2):
-        await world.prompt("go", f"r{number}")
-        await world.quiet()
-    assert (await session_of(world)).cost == pytest.approx(3.0)
+        await harness.prompt("go", f"r{number}")
+        await harness.quiet()
+    assert (await session_of(harness)).cost == pytest.approx(3.0)
 
 
 async def test_unreported_usage_is_estimated_and_costs_nothing() -> None:

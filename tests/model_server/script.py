@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.domain.models import StepFinish
+from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.usage import Usage
 
 __all__ = ["Act", "Ask", "Hold", "Item", "Redact", "Reply", "Say", "Think", "encoded", "event", "finish_of"]

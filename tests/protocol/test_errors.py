@@ -12,8 +12,8 @@ import holdfast
 from holdfast.domain import errors
 from holdfast.domain.errors import HoldfastError, RunFolded
 from holdfast.domain.ids import RunId
-from holdfast.protocol import problems
-from holdfast.protocol.problems import problem_of, status_of
+from holdfast.protocol import error_status
+from holdfast.protocol.error_status import problem_of, status_of
 from holdfast.protocol.routes import ROUTES
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import Message
@@ -80,7 +80,7 @@ def known() -> list[type[HoldfastError]]:
 
 
 def test_every_error_has_a_row(known: list[type[HoldfastError]]) -> None:
-    ours = {kind.__name__ for kind in known if kind.__module__ in (errors.__name__, problems.__name__)}
+    ours = {kind.__name__ for kind in known if kind.__module__ in (errors.__name__, error_status.__name__)}
     assert ours == set(STATUSES)
 
 
@@ -96,7 +96,7 @@ def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: li
 
 
 def test_a_body_has_the_message_unless_it_is_a_fault_of_our_own() -> None:
-    found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, problems.__name__)}
+    found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, error_status.__name__)}
     for kind in found:
         body = problem_of(made(kind, SECRET)).message
         assert (SECRET in body) is (STATUSES[kind.__name__] != 500), kind

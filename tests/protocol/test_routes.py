@@ -13,8 +13,8 @@ from holdfast.domain.errors import (
     UnknownSession,
     WorkspaceClosing,
 )
+from holdfast.protocol.error_status import TooLarge, UnknownWorkspace, problem_of, status_of
 from holdfast.protocol.openapi import document
-from holdfast.protocol.problems import TooLarge, UnknownWorkspace, problem_of, status_of
 from holdfast.protocol.routes import ROUTES
 from holdfast.server.routes.handlers import HANDLERS
 

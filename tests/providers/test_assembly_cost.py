@@ -17,11 +17,11 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.history import conversation
 from holdfast.providers.chat_request import chat_body
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 
 INFO = ModelInfo("local", "m", 100_000)
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta
+from holdfast.domain.model_requests import FinishedPart, StepFinish, StreamPart, TextDelta
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream
 from holdfast.providers.model_discovery import parse_openai_models
 from providers.stand import shape

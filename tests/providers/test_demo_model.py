@@ -4,28 +4,28 @@ from pathlib import Path
 
 from holdfast.domain.messages import ReasoningPart, ToolCallPart
 from holdfast.providers.scripted_model import DemoModel, tour_titles
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.tools.ls import Ls
 from holdfast.tools.write import Write
 
 
-async def answer(prompt: str) -> World:
-    world = await World.open(DemoModel(), tools=[Ls()], path=".")
-    await world.prompt(prompt, "r1")
-    await world.quiet()
-    return world
+async def answer(prompt: str) -> Harness:
+    harness = await Harness.open(DemoModel(), tools=[Ls()], path=".")
+    await harness.prompt(prompt, "r1")
+    await harness.quiet()
+    return harness
 
 
 async def test_the_demo_model_identifies_itself() -> None:
-    world = await answer("Who are you?")
-    assert "scripted model" in world.end_of("r1").text
+    harness = await answer("Who are you?")
+    assert "scripted model" in harness.end_of("r1").text
 
 
 async def test_it_does_small_tricks_on_request() -> None:
     assert (await answer("words=3")).end_of("r1").text == "word1 word2 word3"
     assert (await answer("please fail")).end_of("r1").outcome == "failed"
-    world = await answer("tool=ls")
-    assert [line.split(":")[0] for line in await world.outline()] == ["user", "assistant", "tool", "assistant"]
+    harness = await answer("tool=ls")
+    assert [line.split(":")[0] for line in await harness.outline()] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_it_is_labelled() -> None:
@@ -36,36 +36,36 @@ async def test_it_is_labelled() -> None:
 
 
 async def test_tools_are_called_one_after_the_other_with_their_arguments() -> None:
-    world = await answer('tool=ls {"path": "."} and then tool=ls {"path": "{}"} words=2')
-    calls = [part for message in await world.messages() for part in message.parts if isinstance(part, ToolCallPart)]
+    harness = await answer('tool=ls {"path": "."} and then tool=ls {"path": "{}"} words=2')
+    calls = [part for message in await harness.messages() for part in message.parts if isinstance(part, ToolCallPart)]
     assert [part.data.input for part in calls] == ['{"path": "."}', '{"path": "{}"}']
-    assert world.end_of("r1").text == "word1 word2"
+    assert harness.end_of("r1").text == "word1 word2"
 
 
 async def test_nonsense_behind_a_tool_is_passed_on() -> None:
-    world = await answer("tool=ls {nonsense} words=1")
-    assert world.end_of("r1").outcome == "completed"
+    harness = await answer("tool=ls {nonsense} words=1")
+    assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) -> None:
-    world = await World.open(DemoModel(), tools=[Ls(), Write()], path=str(tmp_path))
-    await world.prompt("Tour", "r1")
-    await world.quiet()
-    calls = [part for message in await world.messages() for part in message.parts if isinstance(part, ToolCallPart)]
+    harness = await Harness.open(DemoModel(), tools=[Ls(), Write()], path=str(tmp_path))
+    await harness.prompt("Tour", "r1")
+    await harness.quiet()
+    calls = [part for message in await harness.messages() for part in message.parts if isinstance(part, ToolCallPart)]
     assert [part.data.name for part in calls] == ["ls", "write"]
-    assert "That was the tour" in world.end_of("r1").text
-    assert any(isinstance(part, ReasoningPart) for message in await world.messages() for part in message.parts)
+    assert "That was the tour" in harness.end_of("r1").text
+    assert any(isinstance(part, ReasoningPart) for message in await harness.messages() for part in message.parts)
 
 
 async def test_without_tools_the_tour_is_an_ordinary_prompt() -> None:
-    world = await World.open(DemoModel())
-    await world.prompt("tour", "r1")
-    await world.quiet()
-    assert "scripted model" in world.end_of("r1").text
+    harness = await Harness.open(DemoModel())
+    await harness.prompt("tour", "r1")
+    await harness.quiet()
+    assert "scripted model" in harness.end_of("r1").text
 
 
 async def test_it_pretends_to_think() -> None:
-    world = await World.open(DemoModel())
-    await world.prompt("think", "r1")
-    await world.quiet()
-    assert "pretend" in str((await world.messages())[-1].parts[0])
+    harness = await Harness.open(DemoModel())
+    await harness.prompt("think", "r1")
+    await harness.quiet()
+    assert "pretend" in str((await harness.messages())[-1].parts[0])

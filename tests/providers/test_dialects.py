@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection
 from holdfast.providers.model_factory import reasoning_body
 

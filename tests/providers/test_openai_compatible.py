@@ -23,13 +23,13 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, event
 from providers.stand import KEY, LEAN, collect, message, prompt, serving, shape

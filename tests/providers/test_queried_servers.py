@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Settings
 from holdfast.providers.catalog import Catalog, load_catalog
 from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, ModelDiscovery

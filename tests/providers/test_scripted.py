@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.helpers import message, request_of, said
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import ToolCallId
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ModelRequest,
     ReasoningDelta,

@@ -9,8 +9,8 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.domain.models import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.domain.model_requests import ModelInfo
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
 from providers.stand import LIBRARIES
 

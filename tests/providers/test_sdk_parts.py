@@ -22,7 +22,7 @@ from pydantic_ai.models import StreamedResponse
 
 from holdfast.domain import messages as ours
 from holdfast.domain.ids import SessionId, ToolCallId
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ModelInfo,
     ReasoningDelta,
@@ -36,10 +36,10 @@ from holdfast.domain.models import (
     ToolSpec,
     UsagePart,
 )
-from holdfast.domain.models import ModelRequest as Request
+from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.providers.sdk import anthropic, conversion, google, mistral, model_settings
 from planting import CLAUSES, assert_every_clause_decides
 from providers.stand import LIBRARIES, message

@@ -24,9 +24,9 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, ToolCallEnd, ToolCallStart
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, ToolCallEnd, ToolCallStart
 from holdfast.domain.settings import Selection
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.providers.sdk.anthropic import marked
 from model_server.script import Reply, Say, event

@@ -11,7 +11,7 @@ from engine.helpers import answering
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Brief, Prompt
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Price, Usage
@@ -19,9 +19,9 @@ from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.testing.harness import FixedModels, World
+from holdfast.providers.provider_connection import ModelAccess
+from holdfast.testing.harness import FixedModels, Harness
 from model_server.script import Ask, Reply, Say, Think, event
 from model_server.server import Asked, ModelServer
 
@@ -94,17 +94,17 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
             return CompatibleModel(INFO, access, Selection(reasoning_effort=effort))
 
         models = FixedModels(model("old"), renewed=model("new"))
-        world = await World.open(models, tools=tools, settings=SETTINGS, named_model=unusable)
+        harness = await Harness.open(models, tools=tools, settings=SETTINGS, named_model=unusable)
         brief = Brief("go on", model="acme/other") if falls_back else None
-        await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId("r1"), brief=brief))
-        await world.quiet()
-        messages = await world.messages()
-        session = await world.ledger.session(world.workspace.record.id, world.session)
-        await world.close()
+        await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
+        await harness.quiet()
+        messages = await harness.messages()
+        session = await harness.ledger.session(harness.workspace.record.id, harness.session)
+        await harness.close()
         await close_connections()
         assert session is not None
         assert all(asked.headers["x-team"] == "a" for asked in server.asked)
-        end = world.end_of("r1")
+        end = harness.end_of("r1")
         return Played(
             [asked.json for asked in server.asked],
             [asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked],
@@ -114,7 +114,7 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
             (session.prompt_tokens, session.completion_tokens),
             (end.outcome, end.text, end.error),
             (tools[0].started, tools[1].started),
-            [notice.type for notice in world.notices() if notice.type != "agent_finished"],
+            [notice.type for notice in harness.notices() if notice.type != "agent_finished"],
         )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import Text, TextPart, ToolResult, ToolResultPart
-from holdfast.domain.models import ModelInfo, StreamPart, UsagePart
+from holdfast.domain.model_requests import ModelInfo, StreamPart, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 from model_server.script import Ask, Redact, Reply, Say, Think, event
 from model_server.server import Asked
 from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving

@@ -16,17 +16,17 @@ from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import GatedModel, until
-from holdfast.testing.harness import FixedModels, Tape
+from holdfast.testing.harness import FixedModels, PublishedEvents
 
 
 async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     model = GatedModel(ScriptedModel(lambda _: Step((Say("many words " * 50),))))
     model.before.shut()
-    tapes: list[Tape] = []
+    recorded: list[PublishedEvents] = []
 
     def wrap_outlet(outlet: Outlet) -> Outlet:
-        tapes.append(Tape(outlet))
-        return tapes[0]
+        recorded.append(PublishedEvents(outlet))
+        return recorded[0]
 
     ledger = SqliteLedger(data_dir)
     settings = EngineSettings(titles=False, retry_first=30.0, retry_longest=30.0)
@@ -44,8 +44,8 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
         await workspace.inputs.submit(Prompt(session, "two", run_id=RunId("r2")))
     except StorageUnavailable:
         refused = True
-    ends_meanwhile = sum(isinstance(event, RunCompleteEvent) for _, event in tapes[0].events)
-    notices = [event.change.object.type for _, event in tapes[0].events if isinstance(event, AgentEvent)]
+    ends_meanwhile = sum(isinstance(event, RunCompleteEvent) for _, event in recorded[0].events)
+    notices = [event.change.object.type for _, event in recorded[0].events if isinstance(event, AgentEvent)]
     make_room()
     await workspace.inputs.submit(Prompt(session, "three", run_id=RunId("r3")))
     await workspace.engine.wait_until_idle(session)

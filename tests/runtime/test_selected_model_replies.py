@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.models import ModelRequest, TextDelta
+from holdfast.domain.model_requests import ModelRequest, TextDelta
 from holdfast.engine.ports import Model
 from model_server.script import Reply, Say
 from model_server.server import Asked, ModelServer

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBusy
 from holdfast.domain.ids import RunId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step

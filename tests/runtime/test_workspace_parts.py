@@ -10,7 +10,7 @@ from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
@@ -20,7 +20,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.testing.gates import SimpleTool, start
-from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Tape, counting_ids
+from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
 PERMIT = Permit("tool", "execute", "/project", "run", {"n": 1})
@@ -36,7 +36,7 @@ class Place:
         self.tool = SimpleTool("tool", self._act)
         self.kind = "task"
         self.allowed: Exception | None = None
-        self.tape: Tape
+        self.published: PublishedEvents
         self.workspace: Workspace | None = None
         self.given: dict[str, object] = {}
 
@@ -60,8 +60,8 @@ class Place:
         others = {name: value for name, value in parts.items() if name != "sends"}
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
-            self.tape = Tape(outlet)
-            return self.tape
+            self.published = PublishedEvents(outlet)
+            return self.published
 
         known: dict[str, object] = {
             "ledger": MemoryLedger(),
@@ -129,7 +129,7 @@ async def new_id(place: Place) -> None:
 
 async def wrap_outlet(place: Place) -> None:
     await place.run()
-    assert len(place.tape.events) > 5
+    assert len(place.published.events) > 5
 
 
 class FixedContext:

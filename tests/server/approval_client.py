@@ -14,7 +14,7 @@ from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

@@ -18,7 +18,7 @@ from holdfast.client.locate import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings

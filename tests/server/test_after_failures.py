@@ -13,7 +13,7 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import HoldfastError, ProviderError, StorageUnavailable
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelRequest, StreamPart
 from holdfast.domain.settings import McpSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace

@@ -8,7 +8,7 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import RunCompleteEvent, RunEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel
 from server.helpers import FeedModel, collect, end_of, place, prompt, read_until, serving

@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.http.request import Request

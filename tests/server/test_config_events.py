@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.workspace.project_context import CONTEXT_NAMES
 from server.helpers import EchoModel, exchange, inside, place, serving

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.server.health import checks, doctor
 from holdfast.server.workspace_manager import WorkspaceHandle

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import ProviderError, ToolError
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.domain.processes import SandboxState
 from holdfast.domain.settings import Selection
 from holdfast.server.health import checks

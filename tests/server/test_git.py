@@ -13,7 +13,7 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import Message, TextPart
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start

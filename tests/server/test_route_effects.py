@@ -6,8 +6,8 @@ import os
 
 from holdfast import __version__
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.protocol import PROTOCOL
 from holdfast.protocol.routes import ROUTES
-from holdfast.protocol.version import PROTOCOL
 from holdfast.testing.gates import until
 from server import test_route_effects_more as more
 from server.api import COVERED, Api, covers

@@ -1,6 +1,6 @@
 """Settings that are changed while a workspace is open: the next run goes by them."""
 
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from server.helpers import end_of, place, prompt, read_until, serving
 

@@ -12,7 +12,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent, encode_event
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.http11.sse import SseReader
-from holdfast.protocol.problems import TooManyStreams
+from holdfast.protocol.error_status import TooManyStreams
 from holdfast.server import presence
 from holdfast.server.http import application, connection
 from holdfast.server.http.connection import ConnectionLimits

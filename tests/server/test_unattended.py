@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step

@@ -22,7 +22,7 @@ from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
-from holdfast.protocol.version import PROTOCOL
+from holdfast.protocol import PROTOCOL
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.workspace_manager import GracePeriods

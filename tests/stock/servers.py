@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.testing.gates import start, until

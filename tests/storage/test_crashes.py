@@ -13,7 +13,7 @@ import pytest
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 
 COMMON = """
 import asyncio, os, resource, signal, sys
@@ -145,28 +145,28 @@ def _small_disk(path: Path) -> Iterator[Path]:
 async def test_a_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
     with _small_disk(tmp_path / "disk") as disk:
         ledger = SqliteLedger(disk / "data")
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         ballast = disk / "ballast"
-        before = await desk.all()
+        before = await owner.all()
         _fill(ballast)
-        while (refusal := await _try_to_admit(desk)) is None:
-            before = await desk.all()
+        while (refusal := await _try_to_admit(owner)) is None:
+            before = await owner.all()
         assert "disk is full" in str(refusal)
         for _ in range(3):
-            assert await _try_to_admit(desk) is not None
-            assert await desk.all() == before
+            assert await _try_to_admit(owner) is not None
+            assert await owner.all() == before
         ballast.unlink()
-        await desk.admit("r-after")
-        assert len(await desk.events()) == len(await ledger.open_runs(desk.id)) + 1
+        await owner.admit("r-after")
+        assert len(await owner.events()) == len(await ledger.open_runs(owner.id)) + 1
         await ledger.close()
         again = SqliteLedger(disk / "data")
-        assert await again.run(desk.id, RunId("r-after")) is not None
+        assert await again.run(owner.id, RunId("r-after")) is not None
         await again.close()
 
 
-async def _try_to_admit(desk: Desk) -> StorageUnavailable | None:
+async def _try_to_admit(owner: WorkspaceOwner) -> StorageUnavailable | None:
     try:
-        await desk.admit(f"r{desk.ticket}")
+        await owner.admit(f"r{owner.ticket}")
     except StorageUnavailable as error:
         return error
     return None

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 
 HOLDER = """
 import sys
@@ -35,8 +35,8 @@ def _socket_owner(data_dir: Path) -> subprocess.Popen[bytes]:
 async def _made(data_dir: Path) -> Path:
     """A database with something in it, closed in good order."""
     ledger = SqliteLedger(data_dir)
-    desk = await Desk.with_session(ledger)
-    await desk.admit(*(f"r{index}" for index in range(50)))
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.admit(*(f"r{index}" for index in range(50)))
     await ledger.close()
     return data_dir / "holdfast.db"
 
@@ -44,7 +44,7 @@ async def _made(data_dir: Path) -> Path:
 async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     data_dir = tmp_path / "deep" / "data"
     ledger = SqliteLedger(data_dir)
-    await Desk.with_session(ledger)
+    await WorkspaceOwner.with_session(ledger)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data_dir.iterdir()}
     await ledger.close()
     assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700

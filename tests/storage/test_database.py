@@ -16,7 +16,7 @@ from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, P
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.data_directory import WAL_PAGES, preallocate_wal
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from storage.faulty_disk import FaultyDisk
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
@@ -63,37 +63,37 @@ class Gate:
 async def test_batches_that_wait_are_committed_together(tmp_path: Path) -> None:
     gate = Gate()
     async with opened(tmp_path, probe=gate) as ledger:
-        desks = [await Desk.open(ledger, f"/{index}") for index in range(3)]
-        for desk in desks:
-            await desk.do(CreateSession(session("s")))
+        owners = [await WorkspaceOwner.open(ledger, f"/{index}") for index in range(3)]
+        for owner in owners:
+            await owner.do(CreateSession(session("s")))
         gate.points.clear()
         gate.shut()
-        first = asyncio.gather(desks[0].batch(SYNCED))
+        first = asyncio.gather(owners[0].batch(SYNCED))
         await gate.until_reached()
-        others = asyncio.gather(*(desk.batch(SYNCED) for desk in desks * 4))
+        others = asyncio.gather(*(owner.batch(SYNCED) for owner in owners * 4))
         await asyncio.sleep(0)
         gate.open()
         answers = [*await first, *await others]
         assert gate.points == ["before", "executed", "committed"] * 2
         assert all(isinstance(answer, Receipt) for (answer,) in answers)
-        assert [len(await desk.events()) for desk in desks] == [6, 5, 5]
+        assert [len(await owner.events()) for owner in owners] == [6, 5, 5]
 
 
 async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> None:
     disk = FaultyDisk("counting")
     gate = Gate()
     async with opened(tmp_path, vfs=disk.name, probe=gate) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         disk.syncs.clear()
-        await desk.batch(UNSYNCED)
+        await owner.batch(UNSYNCED)
         assert disk.syncs == []
-        await desk.batch(SYNCED)
+        await owner.batch(SYNCED)
         assert "holdfast.db-wal" in disk.syncs
         disk.syncs.clear()
         gate.shut()
-        first = asyncio.gather(desk.batch(UNSYNCED))
+        first = asyncio.gather(owner.batch(UNSYNCED))
         await gate.until_reached()
-        rest = asyncio.gather(desk.batch(UNSYNCED), desk.batch(SYNCED), desk.batch(UNSYNCED))
+        rest = asyncio.gather(owner.batch(UNSYNCED), owner.batch(SYNCED), owner.batch(UNSYNCED))
         await asyncio.sleep(0)
         gate.open()
         await first
@@ -115,21 +115,21 @@ async def test_what_is_not_synced_is_lost_with_the_power(tmp_path: Path) -> None
     """Shows that the power cut of the conformance suite takes something away."""
     disk = FaultyDisk("power")
     async with opened(tmp_path / "before", vfs=disk.name) as ledger:
-        desk = await Desk.with_session(ledger)
-        await desk.batch(UNSYNCED)
-        assert len(await desk.events()) == 2
+        owner = await WorkspaceOwner.with_session(ledger)
+        await owner.batch(UNSYNCED)
+        assert len(await owner.events()) == 2
         (tmp_path / "after").mkdir()
         for name in ("holdfast.db", "holdfast.db-wal"):
             (tmp_path / "after" / name).write_bytes(disk.synced[name])
     async with opened(tmp_path / "after") as ledger:
-        assert len(await ledger.events_after(desk.id, 0, 10)) == 1
+        assert len(await ledger.events_after(owner.id, 0, 10)) == 1
 
 
 async def test_the_database_refuses_a_second_end(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
-        await desk.admit("r1")
-        await desk.do(EndRun(RunId("r1"), "completed", 9))
+        owner = await WorkspaceOwner.with_session(ledger)
+        await owner.admit("r1")
+        await owner.do(EndRun(RunId("r1"), "completed", 9))
     with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as connection:
         for change in ("outcome = 'failed'", "outcome = NULL", "body = x'7b7d'"):
             with pytest.raises(apsw.ConstraintError, match="the run has ended"):
@@ -139,29 +139,29 @@ async def test_the_database_refuses_a_second_end(tmp_path: Path) -> None:
 async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path: Path) -> None:
     gate = Gate()
     async with opened(tmp_path, probe=gate) as ledger:
-        desk, other = await Desk.with_session(ledger), await Desk.open(ledger, "/other")
+        owner, other = await WorkspaceOwner.with_session(ledger), await WorkspaceOwner.open(ledger, "/other")
         await other.do(CreateSession(session("s")))
         gate.shut()
-        first = asyncio.gather(desk.batch(SYNCED))
+        first = asyncio.gather(owner.batch(SYNCED))
         await gate.until_reached()
         unfit = Write((CreateSession(session("half")), Admit(run("r1", prompt="\udcff"), b"h")))
-        rest = asyncio.gather(desk.batch(unfit), other.batch(SYNCED), return_exceptions=True)
+        rest = asyncio.gather(owner.batch(unfit), other.batch(SYNCED), return_exceptions=True)
         await asyncio.sleep(0)
         gate.open()
         await first
         bad, good = await rest
         assert isinstance(bad, StorageUnavailable)
         assert not isinstance(good, BaseException)
-        assert (len(await desk.events()), len(await other.events())) == (2, 2)
-        assert await ledger.session(desk.id, SessionId("half")) is None
-        assert (await ledger.last_batch(desk.id, desk.epoch))[0] == desk.ticket - 1
+        assert (len(await owner.events()), len(await other.events())) == (2, 2)
+        assert await ledger.session(owner.id, SessionId("half")) is None
+        assert (await ledger.last_batch(owner.id, owner.epoch))[0] == owner.ticket - 1
 
 
 async def test_a_disk_that_refuses_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
     disk = FaultyDisk("refusing")
     async with opened(tmp_path, vfs=disk.name) as ledger:
-        desk = await Desk.with_session(ledger)
-        before = await desk.all()
+        owner = await WorkspaceOwner.with_session(ledger)
+        before = await owner.all()
 
         def refuse(_name: str) -> None:
             raise apsw.FullError("no room")
@@ -169,44 +169,44 @@ async def test_a_disk_that_refuses_a_write_leaves_nothing_behind(tmp_path: Path)
         disk.on_write = refuse
         for _ in range(3):
             with pytest.raises(StorageUnavailable, match="disk is full") as caught:
-                await desk.batch(SYNCED)
+                await owner.batch(SYNCED)
             _tells_nothing_of_sql(caught.value)
-            assert await desk.all() == before
+            assert await owner.all() == before
         disk.on_write = lambda _name: None
-        await desk.batch(SYNCED)
-        assert len(await desk.events()) == 2
+        await owner.batch(SYNCED)
+        assert len(await owner.events()) == 2
 
 
 async def test_a_commit_that_breaks_is_unknown_and_can_be_looked_up(tmp_path: Path) -> None:
     disk = FaultyDisk("breaking")
     async with opened(tmp_path, vfs=disk.name) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
 
         def break_(_name: str) -> None:
             raise apsw.IOError("broken")
 
         disk.on_sync = break_
         with pytest.raises(StorageUnknown) as caught:
-            await desk.batch(SYNCED)
+            await owner.batch(SYNCED)
         _tells_nothing_of_sql(caught.value)
         disk.on_sync = lambda _name: None
-        ticket, _ = await ledger.last_batch(desk.id, desk.epoch)
-        assert ticket == desk.ticket - 1
-        await ledger.commit(desk.id, desk.epoch, desk.ticket, [SYNCED])
-        assert len(await desk.events()) == 2
+        ticket, _ = await ledger.last_batch(owner.id, owner.epoch)
+        assert ticket == owner.ticket - 1
+        await ledger.commit(owner.id, owner.epoch, owner.ticket, [SYNCED])
+        assert len(await owner.events()) == 2
 
 
 async def test_a_damaged_row_is_reported_as_damage(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
-        await desk.put(message("m"))
+        owner = await WorkspaceOwner.with_session(ledger)
+        await owner.put(message("m"))
 
         def spoil(connection: apsw.Connection) -> None:
             connection.execute("UPDATE messages SET body = x'00'")
 
         await ledger.database.write(spoil, sync=True)
         with pytest.raises(DatabaseDamaged) as caught:
-            await ledger.messages(desk.id, SessionId("s"))
+            await ledger.messages(owner.id, SessionId("s"))
         _tells_nothing_of_sql(caught.value)
 
 
@@ -218,11 +218,11 @@ def _tells_nothing_of_sql(error: BaseException) -> None:
 async def test_closing_finishes_what_was_asked(tmp_path: Path) -> None:
     gate = Gate()
     ledger = SqliteLedger(tmp_path, probe=gate)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     gate.shut()
-    first = asyncio.gather(desk.batch(UNSYNCED))
+    first = asyncio.gather(owner.batch(UNSYNCED))
     await gate.until_reached()
-    second = asyncio.gather(desk.batch(UNSYNCED))
+    second = asyncio.gather(owner.batch(UNSYNCED))
     await asyncio.sleep(0)
     closing_ = asyncio.gather(ledger.close(), ledger.close())
     await asyncio.sleep(0)
@@ -230,11 +230,11 @@ async def test_closing_finishes_what_was_asked(tmp_path: Path) -> None:
     await asyncio.gather(first, second, closing_)
     assert _names(tmp_path) == ["holdfast.db", "lock"]
     with pytest.raises(StorageUnavailable, match="closed"):
-        await desk.batch(SYNCED)
+        await owner.batch(SYNCED)
     with pytest.raises(StorageUnavailable, match="closed"):
-        await ledger.bounds(desk.id)
+        await ledger.bounds(owner.id)
     async with opened(tmp_path) as ledger:
-        assert len(await ledger.events_after(desk.id, 0, 10)) == 3
+        assert len(await ledger.events_after(owner.id, 0, 10)) == 3
 
 
 def _names(folder: Path) -> list[str]:
@@ -243,9 +243,9 @@ def _names(folder: Path) -> list[str]:
 
 async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         for index in range(40):
-            await desk.do(*[PATCH] * 250, sync=False)
+            await owner.do(*[PATCH] * 250, sync=False)
             if index == 10:
                 early = (tmp_path / "holdfast.db-wal").stat().st_size
         assert (tmp_path / "holdfast.db-wal").stat().st_size <= 2 * max(early, 4 << 20)
@@ -256,11 +256,11 @@ async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) ->
     """A commit that lengthens the file waits for the file system's books too."""
     wal = tmp_path / "holdfast.db-wal"
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         room = wal.stat().st_size
         assert room >= WAL_PAGES * 4_096
-        await desk.admit(*(f"r{index}" for index in range(5)))
-        await desk.do(*[PATCH] * 250)
+        await owner.admit(*(f"r{index}" for index in range(5)))
+        await owner.do(*[PATCH] * 250)
         assert wal.stat().st_size == room
     assert not wal.exists()
 
@@ -281,52 +281,52 @@ async def test_answers_to_a_closed_loop_are_dropped(tmp_path: Path) -> None:
     """A loop that ended without waiting does not stop the writer for the others."""
     gate = Gate()
     async with opened(tmp_path, probe=gate) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         gate.shut()
 
         async def ask() -> None:
-            unfinished.append(asyncio.gather(desk.batch(SYNCED)))
+            unfinished.append(asyncio.gather(owner.batch(SYNCED)))
             await asyncio.sleep(0)
 
         unfinished: list[object] = []
         await asyncio.to_thread(asyncio.run, ask())
         gate.open()
-        await desk.batch(SYNCED)
-        assert len(await desk.events()) == 3
+        await owner.batch(SYNCED)
+        assert len(await owner.events()) == 3
 
 
 async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desks = [await Desk.open(ledger, f"/{index}") for index in range(4)]
+        owners = [await WorkspaceOwner.open(ledger, f"/{index}") for index in range(4)]
 
-        async def work(desk: Desk) -> None:
-            await desk.do(CreateSession(session("s")))
+        async def work(owner: WorkspaceOwner) -> None:
+            await owner.do(CreateSession(session("s")))
             for index in range(25):
-                await desk.do(Admit(run(f"r{index}"), b"h"), sync=index % 2 == 0)
+                await owner.do(Admit(run(f"r{index}"), b"h"), sync=index % 2 == 0)
 
-        await asyncio.gather(*(work(desk) for desk in desks))
-        for desk in desks:
-            assert [number for number, _ in await desk.events()] == list(range(1, 27))
-            assert len(await ledger.open_runs(desk.id)) == 25
+        await asyncio.gather(*(work(owner) for owner in owners))
+        for owner in owners:
+            assert [number for number, _ in await owner.events()] == list(range(1, 27))
+            assert len(await ledger.open_runs(owner.id)) == 25
 
 
 async def test_an_interrupt_cancels_what_was_accepted_in_the_same_batch(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         waiting = [Write((Admit(run(name), b"hash"),)) for name in ("r1", "r2")]
         last = msgspec.structs.replace(run("r3"), delivery="interrupt")
-        answers = await desk.batch(*waiting, Write((Admit(last, b"hash"),)))
+        answers = await owner.batch(*waiting, Write((Admit(last, b"hash"),)))
         assert all(isinstance(answer, Receipt) for answer in answers)
-        found = {item.run_id: item.cancel_requested for item in await ledger.open_runs(desk.id)}
+        found = {item.run_id: item.cancel_requested for item in await ledger.open_runs(owner.id)}
         assert found == {"r1": True, "r2": True, "r3": False}
 
 
 async def test_a_message_that_changes_its_run_and_back_is_found_by_its_run(tmp_path: Path) -> None:
     async with opened(tmp_path) as ledger:
-        desk = await Desk.with_session(ledger)
+        owner = await WorkspaceOwner.with_session(ledger)
         first = msgspec.structs.replace(message("m"), run_id=RunId("r1"))
         other = msgspec.structs.replace(first, run_id=RunId("r2"))
-        await desk.do(PutMessage(first))
-        await desk.do(PutMessage(other), PutMessage(first))
-        assert [item.id for item in await ledger.messages_of_run(desk.id, RunId("r1"))] == ["m"]
-        assert await ledger.messages_of_run(desk.id, RunId("r2")) == []
+        await owner.do(PutMessage(first))
+        await owner.do(PutMessage(other), PutMessage(first))
+        assert [item.id for item in await ledger.messages_of_run(owner.id, RunId("r1"))] == ["m"]
+        assert await ledger.messages_of_run(owner.id, RunId("r2")) == []

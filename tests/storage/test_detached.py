@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached, StorageUnavailable
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 from trials.replaced_data_directory import DATABASE, FORMS, WAL, Form, copy_over, data_dir_for, stored_runs, try_detach
 
 MOMENTS = ["idle", "before", "executed", "committed"]
@@ -37,13 +37,13 @@ async def test_nothing_is_acknowledged_afterwards(form: str, tmp_path: Path) -> 
         data = data_dir_for(form, root)
         deed = Deed(FORMS[form], data, moment)
         ledger = SqliteLedger(data, probe=deed)
-        desk = await Desk.with_session(ledger)
-        await desk.admit("before-1", "before-2")
+        owner = await WorkspaceOwner.with_session(ledger)
+        await owner.admit("before-1", "before-2")
         deed.is_armed = True
         deed("idle")
         for run in ("after-1", "after-2"):
             with pytest.raises(StorageDetached):
-                await desk.admit(run)
+                await owner.admit(run)
         assert await ledger.problem() != ""
         with pytest.raises(DataDirectoryBusy, match=str(os.getpid())):
             SqliteLedger(data)
@@ -64,13 +64,13 @@ async def test_the_server_goes_on_when_the_directory_is_back(tmp_path: Path) -> 
     """Nothing was committed meanwhile, so nothing has to be forgotten."""
     data = tmp_path / "parent" / "data"
     ledger = SqliteLedger(data)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     FORMS["moved"](data)
     with pytest.raises(StorageDetached, match="is gone"):
-        await desk.admit("r1")
+        await owner.admit("r1")
     data.with_name("elsewhere").rename(data)
     assert await ledger.problem() == ""
-    await desk.admit("r1")
+    await owner.admit("r1")
     await ledger.close()
     assert stored_runs(data) == {"r1"}
 
@@ -80,31 +80,31 @@ async def test_a_commit_whose_place_is_unknown_ends_all_writing(tmp_path: Path) 
     data = tmp_path / "parent" / "data"
     deed = Deed(FORMS["moved"], data, "committed")
     ledger = SqliteLedger(data, probe=deed)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     deed.is_armed = True
     with pytest.raises(StorageDetached):
-        await desk.admit("r1")
+        await owner.admit("r1")
     data.with_name("elsewhere").rename(data)
     with pytest.raises(StorageDetached):
-        await desk.admit("r2")
+        await owner.admit("r2")
     await ledger.close()
 
 
 async def test_times_and_modes_may_change(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     for name in (DATABASE, WAL):
         os.utime(tmp_path / name, (1, 1))
     (tmp_path / "a file of somebody").touch()
     (tmp_path / "a directory").mkdir()
-    await desk.admit("r1")
+    await owner.admit("r1")
     await ledger.close()
 
 
 async def test_closing_leaves_the_files_of_another_database_alone(tmp_path: Path) -> None:
     data = tmp_path / "parent" / "data"
     ledger = SqliteLedger(data)
-    await Desk.with_session(ledger)
+    await WorkspaceOwner.with_session(ledger)
     FORMS["replaced_by_a_copy"](data)
     before = {path.name: path.read_bytes() for path in data.iterdir()}
     await ledger.close()
@@ -182,14 +182,14 @@ async def test_a_database_with_two_names_is_not_opened(tmp_path: Path) -> None:
 async def test_an_older_copy_of_the_wal_undoes_nothing(tmp_path: Path) -> None:
     """What was acknowledged after the copy was made is found at the next start, and the copy is kept."""
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
-    await desk.admit("before")
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.admit("before")
     copy = tmp_path / "copy"
     shutil.copy2(tmp_path / WAL, copy)
-    await desk.admit("between")
+    await owner.admit("between")
     copy.rename(tmp_path / WAL)
     with pytest.raises(StorageDetached, match="replaced"):
-        await desk.admit("after")
+        await owner.admit("after")
     # As after kill -9: nothing is closed in good order.
     killed = tmp_path / "killed"
     killed.mkdir()

@@ -12,7 +12,7 @@ from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import AddFile, Admit, CreateSession, DeleteSession, EndRun, GrowMessage, PutMessage, Write
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.gates import until
 
 
@@ -23,8 +23,8 @@ def found(data: Path, text: str) -> list[str]:
 class Scribe:
     """Writes texts of all lengths into sessions, so that pages are split, merged and used again."""
 
-    def __init__(self, desk: Desk, seed: int) -> None:
-        self._desk = desk
+    def __init__(self, workspace_owner: WorkspaceOwner, seed: int) -> None:
+        self._desk = workspace_owner
         self._dice = random.Random(seed)
         self._count = 0
         self._messages: list[tuple[MessageId, str]] = []
@@ -61,18 +61,18 @@ class Scribe:
 @pytest.mark.parametrize("seed", [17, 18])
 async def test_nothing_of_a_deleted_session_is_in_any_file(seed: int, tmp_path: Path) -> None:
     """Both seeds leave bytes behind in a page that was split, where `secure_delete` does not look."""
-    desk = await Desk.open(SqliteLedger(tmp_path))
+    workspace_owner = await WorkspaceOwner.open(SqliteLedger(tmp_path))
     names = [f"s{number}" for number in range(6)]
-    await desk.do(*(CreateSession(session(name)) for name in names))
-    scribe, dice = Scribe(desk, seed), random.Random(seed)
+    await workspace_owner.do(*(CreateSession(session(name)) for name in names))
+    scribe, dice = Scribe(workspace_owner, seed), random.Random(seed)
     for _ in range(80):
-        await desk.batch(*(scribe.write(dice.choice(names)) for _ in range(5)))
+        await workspace_owner.batch(*(scribe.write(dice.choice(names)) for _ in range(5)))
     for name in names[:4]:
-        await desk.do(DeleteSession(SessionId(name)))
+        await workspace_owner.do(DeleteSession(SessionId(name)))
         scribe.forget(name)
         assert found(tmp_path, f"canary-{name}-") == []
     assert found(tmp_path, "canary-s5-") != []
-    await desk.ledger.close()  # type: ignore[attr-defined]
+    await workspace_owner.ledger.close()  # type: ignore[attr-defined]
     with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as connection:
         assert connection.pragma("integrity_check") == "ok"
 
@@ -82,12 +82,12 @@ async def test_a_reader_with_an_old_snapshot_only_delays_it(tmp_path: Path, monk
     monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 10)
     monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
-    await desk.do(PutMessage(message("m", "canary-s-1")))
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
+    await workspace_owner.do(PutMessage(message("m", "canary-s-1")))
     with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as reader:
         with reader:
             assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]
-            await desk.do(DeleteSession(SessionId("s")))
+            await workspace_owner.do(DeleteSession(SessionId("s")))
             assert found(tmp_path, "canary-s-1") != []
         await until(lambda: not found(tmp_path, "canary-s-1"), most=1_000_000)
     await ledger.close()

@@ -21,7 +21,7 @@ from holdfast.runtime.services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, session
+from holdfast.testing.conformance import WorkspaceOwner, session
 from storage.faults import Fault, held, holds_more_than, points
 
 
@@ -101,8 +101,8 @@ async def test_the_writer_goes_on_whatever_call_has_failed(tmp_path: Path) -> No
         ledger = SqliteLedger(tmp_path / str(at), vfs=fault.disk.name)
         async with asyncio.timeout(20):
             await work(ledger, fault)
-            desk = await Desk.open(ledger, "/other")
-            await desk.do(CreateSession(session("s")))
+            owner = await WorkspaceOwner.open(ledger, "/other")
+            await owner.do(CreateSession(session("s")))
             await ledger.close()
         return fault
 
@@ -113,13 +113,13 @@ async def test_the_writer_goes_on_whatever_call_has_failed(tmp_path: Path) -> No
 
 async def work(ledger: SqliteLedger, fault: Fault) -> None:
     """Everything the writer does: a commit, a deletion, and what comes between."""
-    desk = await Desk.with_session(ledger, "s", "gone")
+    owner = await WorkspaceOwner.with_session(ledger, "s", "gone")
     with fault.armed():
-        for deed in (lambda: desk.admit("r1"), lambda: desk.do(DeleteSession(SessionId("gone")))):
+        for deed in (lambda: owner.admit("r1"), lambda: owner.do(DeleteSession(SessionId("gone")))):
             try:
                 await deed()
             except StorageError:
-                desk.ticket = (await ledger.last_batch(desk.id, desk.epoch))[0]
+                owner.ticket = (await ledger.last_batch(owner.id, owner.epoch))[0]
 
 
 async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> Non
         fault = Fault(f"closing-{at}", at)
         empty = held()
         ledger = SqliteLedger(data, vfs=fault.disk.name)
-        desk = await Desk.with_session(ledger)
-        await desk.admit("r1")
+        owner = await WorkspaceOwner.with_session(ledger)
+        await owner.admit("r1")
         with fault.armed():
             ledger.database.close()
         assert not holds_more_than(empty), f"after {fault.failed} (call {at})"
         again = SqliteLedger(data, vfs=fault.disk.name)
-        assert [run.run_id for run in await again.open_runs(desk.id)] == ["r1"]
+        assert [run.run_id for run in await again.open_runs(owner.id)] == ["r1"]
         again.database.close()
         return fault
 
@@ -218,7 +218,7 @@ async def test_closing_does_not_wait_for_ever(
 async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) -> None:
     """A directory that is moved later does not fail the first read of a thread that has not read yet."""
     ledger = SqliteLedger(tmp_path / "data")
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     (tmp_path / "data").rename(tmp_path / "away")
     together = threading.Barrier(2, timeout=20)
 
@@ -229,7 +229,7 @@ async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) ->
     found = await asyncio.gather(ledger.database.read(look), ledger.database.read(look))
     assert [*found] == [[(1,)], [(1,)]]
     (tmp_path / "away").rename(tmp_path / "data")
-    await desk.admit("r1")
+    await owner.admit("r1")
     await ledger.close()
 
 

@@ -19,7 +19,7 @@ from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, P
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.database import Database
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, session
+from holdfast.testing.conformance import WorkspaceOwner, message, session
 from holdfast.testing.gates import until
 from storage.faulty_disk import FaultyDisk
 
@@ -194,17 +194,17 @@ async def test_an_erasure_that_a_kill_prevented_is_made_up_for(
                 shutil.copy(tmp_path / "data" / name, killed / name)
 
     ledger = SqliteLedger(tmp_path / "data", probe=probe)
-    desks = [await Desk.open(ledger, f"/{number}") for number in range(3)]
-    for number, desk in enumerate(desks):
-        await desk.do(CreateSession(session("s")), PutMessage(message("m", f"canary-{number}-")))
+    owners = [await WorkspaceOwner.open(ledger, f"/{number}") for number in range(3)]
+    for number, owner in enumerate(owners):
+        await owner.do(CreateSession(session("s")), PutMessage(message("m", f"canary-{number}-")))
     gate.shut()
     patch = PatchSession(SessionPatch(SessionId("s"), 1))
-    first = asyncio.gather(desks[0].do(patch))
+    first = asyncio.gather(owners[0].do(patch))
     await gate.until_reached()
     is_copied += [False, True]
     deletion = Write((DeleteSession(SessionId("s")),))
     group = asyncio.gather(
-        *(desk.batch(deletion if number in erasing else Write((patch,))) for number, desk in enumerate(desks))
+        *(owner.batch(deletion if number in erasing else Write((patch,))) for number, owner in enumerate(owners))
     )
     await asyncio.sleep(0)
     gate.open()

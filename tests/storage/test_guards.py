@@ -22,7 +22,7 @@ from holdfast.storage.database import find_exposed_files
 from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.tables import is_cacheable
-from holdfast.testing.conformance import Desk, ManualClock, message, run
+from holdfast.testing.conformance import ManualClock, WorkspaceOwner, message, run
 from storage.faulty_disk import FaultyDisk
 from trials.replaced_data_directory import DATABASE, WAL
 
@@ -257,16 +257,16 @@ async def test_a_database_that_another_program_writes_to(
     spoil: Callable[[Path], None], tmp_path: Path, *, is_noticed: bool
 ) -> None:
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     spoil(tmp_path / DATABASE)
     if is_noticed:
         with pytest.raises(StorageDetached, match="written to by another program"):
-            await desk.admit("r1")
+            await workspace_owner.admit("r1")
         assert "written to by another program" in await ledger.problem()
     else:
-        await desk.admit("r1")
+        await workspace_owner.admit("r1")
         assert await ledger.problem() == ""
-        await desk.admit("r2")
+        await workspace_owner.admit("r2")
     await ledger.close()
 
 
@@ -275,20 +275,20 @@ async def test_a_log_that_is_overwritten_is_noticed_until_it_is_needed_no_longer
 ) -> None:
     """After a whole checkpoint SQLite begins the log anew: then its last frame may change."""
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.storage.writer.WAL_PAGES", 1)
-        await desk.admit("r1")
+        await workspace_owner.admit("r1")
         # Is done when what comes between groups is.
         await ledger.database.write(lambda _: None, sync=False)
     for number in range(2, 6):
-        await desk.admit(f"r{number}")
+        await workspace_owner.admit(f"r{number}")
     assert await ledger.problem() == ""
     with (tmp_path / WAL).open("r+b") as file:
         file.seek(32)
         file.write(bytes(4120 * 100))
     with pytest.raises(StorageDetached, match="cut short or overwritten"):
-        await desk.admit("r6")
+        await workspace_owner.admit("r6")
     await ledger.close()
 
 
@@ -308,12 +308,12 @@ async def test_a_small_or_unclean_database_is_read_whole(
     """`limit` counts from the size of the file; the damage is in the last pages, which nothing else reads."""
     first, data = tmp_path / "first", tmp_path / "data"
     ledger = SqliteLedger(first)
-    desk = await Desk.with_session(ledger)
-    await desk.put(message("m", "x" * 40_000))
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
+    await workspace_owner.put(message("m", "x" * 40_000))
     await ledger.close()
     place = (_last_page_of_events(first / DATABASE) - 1) * 4096
     ledger = SqliteLedger(first)
-    await Desk.open(ledger, "/other")
+    await WorkspaceOwner.open(ledger, "/other")
     data.mkdir(mode=0o700)
     for name in (DATABASE, WAL) if is_unclean else (DATABASE,):
         (data / name).write_bytes((first / name).read_bytes())
@@ -348,19 +348,19 @@ async def test_pruning_keeps_up_in_bounded_steps(
     for module in (event_log,):
         monkeypatch.setattr(module, "PRUNE_INTERVAL", size)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=kept))
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     held = 1
     for count in (1, 1, 9, 1, 1, 1, 1, 1, 1, 1):
-        before = (await ledger.bounds(desk.id))[1]
-        await desk.do(*[PATCH] * count, sync=False)
+        before = (await ledger.bounds(workspace_owner.id))[1]
+        await workspace_owner.do(*[PATCH] * count, sync=False)
         # Pruned before the next answer.
         await ledger.database.write(lambda _: None, sync=False)
         held += count
         if before // size != (before + count) // size:
             held -= min(2 * size, max(0, held - kept))
-        oldest, newest = await ledger.bounds(desk.id)
+        oldest, newest = await ledger.bounds(workspace_owner.id)
         assert newest - oldest + 1 == held
-        assert len(await desk.events()) == held
+        assert len(await workspace_owner.events()) == held
     await ledger.close()
 
 
@@ -368,21 +368,21 @@ async def test_pruning_that_fails_is_tried_again(tmp_path: Path, monkeypatch: py
     for module in (event_log,):
         monkeypatch.setattr(module, "PRUNE_INTERVAL", 4)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=1))
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     prune = event_log.EventLog.prune
 
     def fail(*_: object) -> None:
         raise apsw.FullError("no room")
 
     monkeypatch.setattr(event_log.EventLog, "prune", fail)
-    await desk.do(*[PATCH] * 4, sync=False)
+    await workspace_owner.do(*[PATCH] * 4, sync=False)
     await ledger.database.write(lambda _: None, sync=False)
-    assert len(await desk.events()) == 5
+    assert len(await workspace_owner.events()) == 5
     monkeypatch.setattr(event_log.EventLog, "prune", prune)
     # Any group will do.
     await ledger.database.write(lambda _: None, sync=False)
     await ledger.database.write(lambda _: None, sync=False)
-    assert len(await desk.events()) == 1
+    assert len(await workspace_owner.events()) == 1
     await ledger.close()
 
 
@@ -393,13 +393,13 @@ async def test_events_are_kept_by_age_and_number(days: float, ages: tuple[int, .
     now = clock.ms
     ledger = SqliteLedger(tmp_path, retention=Retention(days=days), now_ms=clock.now_ms)
     clock.ms = now - ages[0] * DAY_MS
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     for age in ages[1:]:
         clock.ms = now - age * DAY_MS
-        await desk.do(PATCH)
+        await workspace_owner.do(PATCH)
     await ledger.open_workspace("/home/ada/project")
     await ledger.database.write(lambda _: None, sync=False)
-    assert len(await desk.events()) == held
+    assert len(await workspace_owner.events()) == held
     await ledger.close()
 
 
@@ -410,19 +410,19 @@ async def test_a_prompt_of_any_length_comes_back_from_every_read(
     """Long ones stand apart; the row is rewritten at each step."""
     monkeypatch.setattr("holdfast.storage.tables._INLINE_PROMPT_LIMIT", 1)
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
     prompt = "x" * length
-    await desk.do(Admit(run("r", prompt=prompt), b""))
+    await workspace_owner.do(Admit(run("r", prompt=prompt), b""))
     for step in (StartRun(RunId("r"), 1), StepRun(RunId("r"), 2), EndRun(RunId("r"), "completed", 3)):
-        await desk.do(step)
-        briefing = await ledger.briefing(desk.id, RunId("r"))
+        await workspace_owner.do(step)
+        briefing = await ledger.briefing(workspace_owner.id, RunId("r"))
         assert briefing is not None
         found = [
-            *await ledger.runs(desk.id, None, 9, 0),
-            *await ledger.runs(desk.id, SessionId("s"), 9, 0),
-            *(await ledger.snapshot(desk.id, None)).runs,
+            *await ledger.runs(workspace_owner.id, None, 9, 0),
+            *await ledger.runs(workspace_owner.id, SessionId("s"), 9, 0),
+            *(await ledger.snapshot(workspace_owner.id, None)).runs,
             briefing.record.run,
-            await desk.get("r"),
+            await workspace_owner.get("r"),
         ]
         assert {item.prompt for item in found} == {prompt}
         assert len(found) == 5
@@ -439,9 +439,9 @@ async def test_free_pages_are_given_back_in_steps_down_to_those_spared(
     monkeypatch.setattr(vacuum, "_PAGES_PER_STEP", 1)
     monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.001)
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
-    await desk.put(message("m", "x" * 100_000))
-    await desk.do(DeleteMessage(message("m").id))
+    workspace_owner = await WorkspaceOwner.with_session(ledger)
+    await workspace_owner.put(message("m", "x" * 100_000))
+    await workspace_owner.do(DeleteMessage(message("m").id))
 
     def free(connection: apsw.Connection) -> int:
         return int(connection.pragma("freelist_count"))

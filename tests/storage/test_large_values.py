@@ -26,7 +26,7 @@ from holdfast.domain.runs import Attachment
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.database import Database
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.gates import until
 
 HUGE = "x" * 20_000_000
@@ -52,12 +52,12 @@ STORED: list[Operation] = [
 
 async def test_r11_no_statement_keeps_what_was_bound_to_it(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     for operation in STORED:
-        await desk.do(operation)
+        await owner.do(operation)
         assert apsw.memory_used() < MOST, type(operation).__name__
-    await ledger.snapshot(desk.id, SessionId("s"))
-    await ledger.events_after(desk.id, 0, 100)
+    await ledger.snapshot(owner.id, SessionId("s"))
+    await ledger.events_after(owner.id, 0, 100)
     assert apsw.memory_used() < MOST
     await ledger.close()
 

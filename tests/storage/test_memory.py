@@ -10,7 +10,7 @@ from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.testing.memory_ledger import MemoryLedger
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
@@ -25,8 +25,8 @@ async def test_slow_batches_keep_their_order(seed: int) -> None:
         for _ in range(chance.randrange(6)):
             await asyncio.sleep(0)
 
-    desk = await Desk.with_session(MemoryLedger(pace=pace))
-    answers = await asyncio.gather(*(desk.batch(WRITE, WRITE) for _ in range(10)))
+    owner = await WorkspaceOwner.with_session(MemoryLedger(pace=pace))
+    answers = await asyncio.gather(*(owner.batch(WRITE, WRITE) for _ in range(10)))
     flat = [answer for batch in answers for answer in batch]
     assert [answer.entries[0].number for answer in flat if isinstance(answer, Receipt)] == list(range(2, 22))
 
@@ -39,10 +39,10 @@ async def test_nothing_is_written_before_its_time() -> None:
         await gate.wait()
 
     ledger = MemoryLedger(pace=pace)
-    desk = await Desk.with_session(ledger)
-    seen = ledger.events_after(desk.id, 0, 10)
+    owner = await WorkspaceOwner.with_session(ledger)
+    seen = ledger.events_after(owner.id, 0, 10)
     gate.clear()
-    commit = asyncio.gather(desk.batch(WRITE))
+    commit = asyncio.gather(owner.batch(WRITE))
     await asyncio.sleep(0)
     ledger.lose_power()
     gate.set()
@@ -55,39 +55,39 @@ async def test_nothing_is_written_before_its_time() -> None:
 async def test_an_unknown_outcome_may_be_either(*, survives: bool) -> None:
     failures: deque[Exception] = deque()
     ledger = MemoryLedger(fail=lambda: failures.popleft() if failures else None, survives=lambda: survives)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     failures.append(StorageUnknown())
     with pytest.raises(StorageUnknown):
-        await desk.batch(WRITE)
-    ticket, _ = await ledger.last_batch(desk.id, desk.epoch)
-    assert ticket == (desk.ticket if survives else desk.ticket - 1)
-    assert len(await desk.events()) == 1 + survives
+        await owner.batch(WRITE)
+    ticket, _ = await ledger.last_batch(owner.id, owner.epoch)
+    assert ticket == (owner.ticket if survives else owner.ticket - 1)
+    assert len(await owner.events()) == 1 + survives
 
 
 async def test_a_full_disk_writes_nothing() -> None:
     failures: deque[Exception] = deque()
     ledger = MemoryLedger(fail=lambda: failures.popleft() if failures else None)
-    desk = await Desk.with_session(ledger)
-    before = await desk.all()
+    owner = await WorkspaceOwner.with_session(ledger)
+    before = await owner.all()
     failures.append(StorageUnavailable())
     with pytest.raises(StorageUnavailable):
-        await desk.batch(WRITE)
-    assert await desk.all() == before
+        await owner.batch(WRITE)
+    assert await owner.all() == before
 
 
 async def test_a_power_cut_takes_what_was_not_synced() -> None:
     ledger = MemoryLedger()
-    desk = await Desk.with_session(ledger)
-    before = await desk.all()
-    await desk.do(PATCH, PATCH, sync=False)
+    owner = await WorkspaceOwner.with_session(ledger)
+    before = await owner.all()
+    await owner.do(PATCH, PATCH, sync=False)
     ledger.lose_power()
-    assert await desk.all() == before
+    assert await owner.all() == before
 
 
 async def test_equal_lives_give_equal_results() -> None:
     async def live() -> list[object]:
-        desk = await Desk.with_session(MemoryLedger())
-        await desk.admit("r1", "r2")
-        return [desk.record, *await desk.all()]
+        owner = await WorkspaceOwner.with_session(MemoryLedger())
+        await owner.admit("r1", "r2")
+        return [owner.record, *await owner.all()]
 
     assert await live() == await live()

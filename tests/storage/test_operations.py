@@ -56,7 +56,7 @@ from holdfast.domain.runs import Delivery, Run, RunState
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.ports import Ledger
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.memory_ledger import MemoryLedger
 
 NAME = "r"
@@ -160,8 +160,8 @@ def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-async def desk(request: pytest.FixtureRequest, ledger: Ledger) -> Desk:
-    return await Desk.open(ledger, f"/{request.node.name}")
+async def owner(request: pytest.FixtureRequest, ledger: Ledger) -> WorkspaceOwner:
+    return await WorkspaceOwner.open(ledger, f"/{request.node.name}")
 
 
 def test_every_operation_and_state_has_a_row() -> None:
@@ -170,15 +170,15 @@ def test_every_operation_and_state_has_a_row() -> None:
     assert set(typing.get_args(RunState)) <= set(STATES)
 
 
-async def fresh_session(desk: Desk, *operations: Operation) -> None:
+async def fresh_session(owner: WorkspaceOwner, *operations: Operation) -> None:
     """A session "s" in this state, and nothing else: runs of an earlier one are ended and gone."""
-    for item in await desk.ledger.open_runs(desk.id):
-        await desk.do(EndRun(item.run_id, "failed", 1), sync=False)
-    for item in await desk.ledger.runs(desk.id, None, 99, 0):
-        await desk.do(RemoveRun(item.run_id), sync=False)
-    if await desk.ledger.session(desk.id, SessionId("s")) is not None:
-        await desk.do(DeleteSession(SessionId("s")), sync=False)
-    await desk.do(CreateSession(session("s")), *operations, sync=False)
+    for item in await owner.ledger.open_runs(owner.id):
+        await owner.do(EndRun(item.run_id, "failed", 1), sync=False)
+    for item in await owner.ledger.runs(owner.id, None, 99, 0):
+        await owner.do(RemoveRun(item.run_id), sync=False)
+    if await owner.ledger.session(owner.id, SessionId("s")) is not None:
+        await owner.do(DeleteSession(SessionId("s")), sync=False)
+    await owner.do(CreateSession(session("s")), *operations, sync=False)
 
 
 def named(operation: Operation, number: int) -> Operation:
@@ -196,14 +196,14 @@ def named(operation: Operation, number: int) -> Operation:
 
 
 @pytest.mark.parametrize("operation", FATES, ids=lambda operation: type(operation).__name__)
-async def test_a_run_in_every_state(operation: Operation, desk: Desk) -> None:
+async def test_a_run_in_every_state(operation: Operation, owner: WorkspaceOwner) -> None:
     for number, (state, fate) in enumerate(FATES[operation].items()):
-        await fresh_session(desk, *(named(step, number) for step in STATES[state]))
-        record = await desk.ledger.run(desk.id, RunId(f"{NAME}{number}"))
-        newest = (await desk.ledger.bounds(desk.id))[1]
-        (answer,) = await desk.batch(Write((named(operation, number),), sync=False))
-        after = await desk.ledger.run(desk.id, RunId(f"{NAME}{number}"))
-        said = [event for _, event in await desk.events(newest)]
+        await fresh_session(owner, *(named(step, number) for step in STATES[state]))
+        record = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
+        newest = (await owner.ledger.bounds(owner.id))[1]
+        (answer,) = await owner.batch(Write((named(operation, number),), sync=False))
+        after = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
+        said = [event for _, event in await owner.events(newest)]
         if isinstance(fate, str):
             assert after == record, state
             assert f'"{NAME}{number}"' not in str([msgspec.json.encode(event) for event in said]), state
@@ -242,24 +242,24 @@ DELIVERIES: dict[Delivery, bool] = {"queue": True, "steer": True, "interrupt": T
 """And whether it is admitted while the session has a run without an end."""
 
 
-async def test_an_admission_by_delivery_and_what_is_ahead(desk: Desk) -> None:
+async def test_an_admission_by_delivery_and_what_is_ahead(owner: WorkspaceOwner) -> None:
     assert set(DELIVERIES) == set(typing.get_args(Delivery))
     number = 0
     for state, steps in STATES.items():
         ahead = {"unknown": 0, "ended": 0, "waiting": 2, "folded": 1}.get(state, 1)
         for delivery, is_admitted in DELIVERIES.items():
             number += 1
-            await fresh_session(desk, *(named(step, number) for step in steps))
+            await fresh_session(owner, *(named(step, number) for step in steps))
             asked = msgspec.structs.replace(run(f"new{number}"), delivery=delivery)
-            (answer,) = await desk.batch(Write((Admit(asked, b"hash"),), sync=False))
+            (answer,) = await owner.batch(Write((Admit(asked, b"hash"),), sync=False))
             case = (state, delivery)
             if ahead and not is_admitted:
                 assert answer == Refusal("busy"), case
                 continue
             assert isinstance(answer, Receipt), case
-            found = await desk.get(asked.run_id)
+            found = await owner.get(asked.run_id)
             assert (found.position, found.state) == (ahead, "waiting" if ahead else "accepted"), case
-            others = [item for item in await desk.ledger.open_runs(desk.id) if item.run_id != asked.run_id]
+            others = [item for item in await owner.ledger.open_runs(owner.id) if item.run_id != asked.run_id]
             if delivery == "interrupt":
                 assert all(item.cancel_requested for item in others), case
                 assert {item.cancelled_by for item in others} <= {"c1", "first"}, case
@@ -267,25 +267,25 @@ async def test_an_admission_by_delivery_and_what_is_ahead(desk: Desk) -> None:
                 assert not any(item.cancel_requested for item in others), case
 
 
-async def test_a_taken_id_comes_before_an_unknown_session_and_that_before_busy(desk: Desk) -> None:
-    await desk.do(CreateSession(session("s")), Admit(run("r"), b""), sync=False)
+async def test_a_taken_id_comes_before_an_unknown_session_and_that_before_busy(owner: WorkspaceOwner) -> None:
+    await owner.do(CreateSession(session("s")), Admit(run("r"), b""), sync=False)
     rejecting = msgspec.structs.replace(run("other", session="nowhere"), delivery="reject")
-    assert await desk.refused(Admit(run("r", session="nowhere"), b"")) == "run_exists"
-    assert await desk.refused(Admit(rejecting, b"")) == "unknown_session"
-    assert await desk.refused(Admit(msgspec.structs.replace(rejecting, session_id=SessionId("s")), b"")) == "busy"
+    assert await owner.refused(Admit(run("r", session="nowhere"), b"")) == "run_exists"
+    assert await owner.refused(Admit(rejecting, b"")) == "unknown_session"
+    assert await owner.refused(Admit(msgspec.structs.replace(rejecting, session_id=SessionId("s")), b"")) == "busy"
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_removed_interrupt_gives_back_what_it_marked(state: str, desk: Desk) -> None:
+async def test_a_removed_interrupt_gives_back_what_it_marked(state: str, owner: WorkspaceOwner) -> None:
     """Whatever became of the others meanwhile; one that has ended stays as it is."""
-    await fresh_session(desk, *STATES[state])
-    before = await desk.ledger.run(desk.id, ID)
-    await desk.do(Admit(msgspec.structs.replace(run("new"), delivery="interrupt"), b""), sync=False)
-    receipt = await desk.do(RemoveRun(RunId("new"), (ID,)), sync=False)
+    await fresh_session(owner, *STATES[state])
+    before = await owner.ledger.run(owner.id, ID)
+    await owner.do(Admit(msgspec.structs.replace(run("new"), delivery="interrupt"), b""), sync=False)
+    receipt = await owner.do(RemoveRun(RunId("new"), (ID,)), sync=False)
     assert isinstance(receipt.entries[0].event, RunEvent)
     assert receipt.entries[0].event.change.type == "deleted"
-    after = await desk.ledger.run(desk.id, ID)
-    assert await desk.ledger.run(desk.id, RunId("new")) is None
+    after = await owner.ledger.run(owner.id, ID)
+    assert await owner.ledger.run(owner.id, RunId("new")) is None
     if before is None or after is None or state == "ended":
         assert after == before
         return
@@ -311,24 +311,24 @@ SESSIONS: list[tuple[Callable[[SessionId], Operation], RefusalReason | None]] = 
 
 
 @pytest.mark.parametrize("place", range(len(SESSIONS)))
-async def test_a_session_that_does_not_exist(place: int, desk: Desk) -> None:
+async def test_a_session_that_does_not_exist(place: int, owner: WorkspaceOwner) -> None:
     make, reason = SESSIONS[place]
     operation = make(SessionId("missing"))
-    await desk.do(CreateSession(session("s")), sync=False)
+    await owner.do(CreateSession(session("s")), sync=False)
     if reason is not None:
-        assert await desk.refused(operation) == reason
+        assert await owner.refused(operation) == reason
         return
-    receipt = await desk.do(operation, sync=False)
+    receipt = await owner.do(operation, sync=False)
     assert len(receipt.entries) == isinstance(operation, CreateSession)
     if isinstance(operation, CreateSession):
-        assert await desk.refused(operation) == "session_exists"
-    assert await desk.ledger.read_mark(desk.id, SessionId("missing"), "/a") is None
+        assert await owner.refused(operation) == "session_exists"
+    assert await owner.ledger.read_mark(owner.id, SessionId("missing"), "/a") is None
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("place", ["s", "child", "grandchild"])
-async def test_a_family_with_an_open_run_is_not_deleted(state: str, place: str, desk: Desk) -> None:
-    await desk.do(
+async def test_a_family_with_an_open_run_is_not_deleted(state: str, place: str, owner: WorkspaceOwner) -> None:
+    await owner.do(
         CreateSession(session("s")),
         CreateSession(session("child", parent="s")),
         CreateSession(session("grandchild", parent="child")),
@@ -337,13 +337,13 @@ async def test_a_family_with_an_open_run_is_not_deleted(state: str, place: str, 
         sync=False,
     )
     if state not in ("unknown", "ended"):
-        assert await desk.refused(DeleteSession(SessionId("s"))) == "busy"
+        assert await owner.refused(DeleteSession(SessionId("s"))) == "busy"
         return
-    receipt = await desk.do(DeleteSession(SessionId("s")), sync=False)
+    receipt = await owner.do(DeleteSession(SessionId("s")), sync=False)
     assert [entry.event.change.object.id for entry in receipt.entries] == ["grandchild", "child", "s"]  # type: ignore[union-attr]
-    assert [item.id for item in await desk.ledger.sessions(desk.id)] == ["bystander"]
+    assert [item.id for item in await owner.ledger.sessions(owner.id)] == ["bystander"]
     if state == "ended":
-        assert await desk.refused(Admit(run(NAME, session="bystander"), b"")) == "run_exists"
+        assert await owner.refused(Admit(run(NAME, session="bystander"), b"")) == "run_exists"
 
 
 def _in_session(operation: Operation, name: str) -> Operation:
@@ -386,20 +386,20 @@ CLOSING: dict[str, tuple[PermissionNotificationEvent | QuestionNotificationEvent
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("answer", CLOSING)
 @pytest.mark.parametrize("asked", ASKED)
-async def test_a_request_is_closed_once(asked: str, answer: str, desk: Desk, *, announced: bool) -> None:
+async def test_a_request_is_closed_once(asked: str, answer: str, owner: WorkspaceOwner, *, announced: bool) -> None:
     """By the first answer that names it, whether it is announced or asked for; other answers leave it open."""
     event, closes = CLOSING[answer]
-    await desk.do(CreateSession(session("s")), Announce(ASKED[asked]), sync=False)
+    await owner.do(CreateSession(session("s")), Announce(ASKED[asked]), sync=False)
     if announced or closes:
-        receipt = await desk.do(Announce(event) if announced else CloseRequest(event), sync=False)
+        receipt = await owner.do(Announce(event) if announced else CloseRequest(event), sync=False)
         assert [entry.event for entry in receipt.entries] == [event]
     else:
-        assert await desk.refused(CloseRequest(event)) == "already_closed"
+        assert await owner.refused(CloseRequest(event)) == "already_closed"
     last = CloseRequest(CLOSING["granted" if asked == "permission" else "answered"][0])
     if closes:
-        assert await desk.refused(last) == "already_closed"
+        assert await owner.refused(last) == "already_closed"
     else:
-        await desk.do(last, sync=False)
+        await owner.do(last, sync=False)
 
 
 def test_every_refusal_is_seen() -> None:

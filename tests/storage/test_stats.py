@@ -22,7 +22,7 @@ from holdfast.domain.messages import (
 from holdfast.domain.usage import ModelUse, Stats
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.stats import _StatsBuilder
-from holdfast.testing.conformance import Desk, run, session
+from holdfast.testing.conformance import WorkspaceOwner, run, session
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("end_turn", 7), ("tool_use", 7), ("canceled", 0), ("error", 0)])
@@ -105,7 +105,7 @@ def hours(*prompts: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
 
 async def test_everything_is_counted_by_workspace_and_zone(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path)
-    here, there = await Desk.open(ledger, "/here"), await Desk.open(ledger, "/bad \udcff")
+    here, there = await WorkspaceOwner.open(ledger, "/here"), await WorkspaceOwner.open(ledger, "/bad \udcff")
     await here.do(*HERE, sync=False)
     await there.do(*THERE, sync=False)
     expected = Stats(

@@ -18,15 +18,15 @@ import pytest
 
 import holdfast
 from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
-from holdfast.config.client_settings import ConfigStore
+from holdfast.cli import server_start
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
-from holdfast.server import rotating_log
+from holdfast.config.wire_settings import ConfigStore
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
 from storage.faulty_disk import FaultyDisk
@@ -41,13 +41,13 @@ WRITERS = {
     # Whole: the old file or the new one. Which one a power cut leaves is open.
     "workspace/files/atomic_write.py": "edited files: whole",
     # Order only.
-    "server/rotating_log.py": "logs: no rename overwrites a log that is to be kept",
+    "cli/server_start.py": "logs: no rename overwrites a log that is to be kept",
     "storage/data_directory.py": "lock; sets a file aside that has replaced the write-ahead log",
     # Nothing is promised: locks, notes that are made again, output, files of the sandbox.
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/console/standard_streams.py": "standard output",
+    "cli/console/stream_failures.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
     "server/http/listen.py": "lock",
@@ -56,9 +56,9 @@ WRITERS = {
     "workspace/process/guard_tag.py": "kernel interface",
     "workspace/process/guard_main.py": "mount point",
     "workspace/process/guard_system.py": "kernel interface",
-    "workspace/process/output.py": "output of commands",
+    "workspace/process/output_capture.py": "output of commands",
     "workspace/sandbox/linked_git_dirs.py": "record of a decision, made again",
-    "workspace/sandbox/cleanup.py": "files moved away from the workspace; record of a comparison, made again",
+    "workspace/sandbox/quarantine.py": "files moved away from the workspace; record of a comparison, made again",
 }
 
 
@@ -253,8 +253,8 @@ async def test_closing_syncs_the_database_before_it_removes_the_log(tmp_path: Pa
     deeds: list[tuple[str, str]] = []
     disk = FaultyDisk("closing", lambda deed, name: deeds.append((deed, name)))
     ledger = SqliteLedger(tmp_path, vfs=disk.name)
-    desk = await Desk.with_session(ledger)
-    await desk.do(sync=False)
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.do(sync=False)
     deeds.clear()
     await ledger.close()
     order = [deed for deed in dict.fromkeys(deeds) if deed[0] != "read"]
@@ -290,13 +290,13 @@ def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 2, 5])
 def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest two are never lost, and each log keeps its content under its next number."""
-    monkeypatch.setattr(rotating_log, "KEPT", kept)
+    monkeypatch.setattr(server_start, "KEPT", kept)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     path = tmp_path / "server.log"
     path.write_text("now")
     for number in range(1, kept):
         (tmp_path / f"server.log.{number}").write_text(str(number))
-    log = rotating_log.RotatingLog(str(path))
+    log = server_start.RotatingLog(str(path))
     with Record(tmp_path).running() as record:
         log._turn_over()
     renames = [call.name for call in record.calls if call.kind == "rename"]
@@ -314,10 +314,10 @@ def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monk
 def test_a_log_is_turned_over_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
     path.write_text("x" * size)
-    monkeypatch.setattr(rotating_log, "LONGEST", 1)
+    monkeypatch.setattr(server_start, "LONGEST", 1)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat(path))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
-    log = rotating_log.RotatingLog(str(path))
+    log = server_start.RotatingLog(str(path))
     log.setStream(io.StringIO())
     log.emit(logging.LogRecord("n", logging.INFO, "p", 1, "said", None, None))
     assert (tmp_path / "server.log.1").exists() == (size >= 1)

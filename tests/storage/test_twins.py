@@ -36,7 +36,7 @@ from holdfast.domain.messages import Text, TextPart
 from holdfast.domain.runs import Attachment, Brief
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.memory_ledger import MemoryLedger
 
 LOWEST = {
@@ -118,17 +118,17 @@ class Player:
         )()
 
 
-async def everything(desk: Desk) -> list[object]:
-    found = await desk.all()
+async def everything(owner: WorkspaceOwner) -> list[object]:
+    found = await owner.all()
     for item in ("s", "t", "child"):
         for limit, before in ((1, 0), (3, 20), (99, 40)):
-            found.append(await desk.ledger.runs(desk.id, SessionId(item), limit, before))
-        found.append(await desk.ledger.session(desk.id, SessionId(item)))
+            found.append(await owner.ledger.runs(owner.id, SessionId(item), limit, before))
+        found.append(await owner.ledger.session(owner.id, SessionId(item)))
     for number in range(1, 40):
-        found.append(await desk.ledger.briefing(desk.id, RunId(f"r{number}")))
-        found.append(await desk.ledger.messages_of_run(desk.id, RunId(f"r{number}")))
+        found.append(await owner.ledger.briefing(owner.id, RunId(f"r{number}")))
+        found.append(await owner.ledger.messages_of_run(owner.id, RunId(f"r{number}")))
     for cursor, limit in ((0, 1), (5, 2), (11, 0)):
-        found.append([number for number, _ in await desk.ledger.events_after(desk.id, cursor, limit)])
+        found.append([number for number, _ in await owner.ledger.events_after(owner.id, cursor, limit)])
     return [list(item) if isinstance(item, tuple) else item for item in found]
 
 
@@ -140,19 +140,19 @@ async def test_both_stores_answer_and_hold_the_same(
     for name, value in LOWEST.items() if lowest else ():
         monkeypatch.setattr(f"holdfast.storage.{name}", value)
     disk = SqliteLedger(tmp_path)
-    desks = [await Desk.with_session(ledger) for ledger in (disk, MemoryLedger())]
+    owners = [await WorkspaceOwner.with_session(ledger) for ledger in (disk, MemoryLedger())]
     player = Player(seed)
     for _ in range(60):
         writes = player.batch()
-        answers = [await desk.batch(*writes) for desk in desks]
+        answers = [await owner.batch(*writes) for owner in owners]
         assert list(answers[0]) == list(answers[1]), writes
-        again = [await desk.ledger.commit(desk.id, desk.epoch, desk.ticket, []) for desk in desks]
+        again = [await owner.ledger.commit(owner.id, owner.epoch, owner.ticket, []) for owner in owners]
         assert list(again[0]) == list(answers[0]), "the same ticket is answered the same"
         assert list(again[1]) == list(answers[1])
-    one, two = [await everything(desk) for desk in desks]
+    one, two = [await everything(owner) for owner in owners]
     assert one == two
     await disk.close()
     again_disk = SqliteLedger(tmp_path)
-    desks[0].ledger = again_disk
-    assert await everything(desks[0]) == two
+    owners[0].ledger = again_disk
+    assert await everything(owners[0]) == two
     await again_disk.close()

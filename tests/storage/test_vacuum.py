@@ -15,7 +15,7 @@ from holdfast.domain.ledger import CreateSession, DeleteMessage, DeleteSession, 
 from holdfast.storage import vacuum
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT, IncrementalVacuum
-from holdfast.testing.conformance import Desk, message, session
+from holdfast.testing.conformance import WorkspaceOwner, message, session
 from storage.faulty_disk import FaultyDisk
 
 SPARE_PAGES = 100
@@ -35,19 +35,19 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
     await ledger.close()
 
 
-async def filled(ledger: SqliteLedger) -> Desk:
+async def filled(ledger: SqliteLedger) -> WorkspaceOwner:
     """A session that stays, between two that go; each message takes as much again in the log of events."""
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     for name in ("early", "stays", "late"):
-        await desk.do(CreateSession(session(name)))
+        await owner.do(CreateSession(session(name)))
         for number in range(20):
-            await desk.do(PutMessage(message(f"{name}{number}", LONG, session=name)), sync=False)
-    return desk
+            await owner.do(PutMessage(message(f"{name}{number}", LONG, session=name)), sync=False)
+    return owner
 
 
-async def empty(desk: Desk) -> None:
+async def empty(owner: WorkspaceOwner) -> None:
     for name in ("early", "late"):
-        await desk.do(DeleteSession(SessionId(name)))
+        await owner.do(DeleteSession(SessionId(name)))
 
 
 def pages(connection: apsw.Connection) -> tuple[int, int]:
@@ -56,16 +56,16 @@ def pages(connection: apsw.Connection) -> tuple[int, int]:
 
 
 async def test_r11_the_file_shrinks_by_itself_when_sessions_are_deleted(ledger: SqliteLedger, tmp_path: Path) -> None:
-    desk = await filled(ledger)
-    kept = await ledger.messages(desk.id, SessionId("stays"))
+    owner = await filled(ledger)
+    kept = await ledger.messages(owner.id, SessionId("stays"))
     before, _ = await ledger.database.read(pages)
-    await empty(desk)
+    await empty(owner)
     async with asyncio.timeout(PATIENCE):
         while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
     after, _ = await ledger.database.read(pages)
     assert before - after > 40 * len(LONG) // 4_096 - SPARE_PAGES
-    assert await ledger.messages(desk.id, SessionId("stays")) == kept
+    assert await ledger.messages(owner.id, SessionId("stays")) == kept
     await ledger.close()
     assert (tmp_path / "holdfast.db").stat().st_size == after * 4_096
 
@@ -81,12 +81,12 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
         looked.set()
         return found
 
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     for number in range(3):
-        await desk.put(message(f"m{number}", LONG))
+        await owner.put(message(f"m{number}", LONG))
     before, _ = await ledger.database.read(pages)
     for number in range(3):
-        await desk.do(DeleteMessage(message(f"m{number}").id))
+        await owner.do(DeleteMessage(message(f"m{number}").id))
     monkeypatch.setattr(IncrementalVacuum, "has_work", noted)
     assert await asyncio.to_thread(looked.wait, PATIENCE), "after a quiet moment"
     # Is written when all that is done in between has been done.
@@ -107,9 +107,9 @@ async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, mon
         step(shrinker, connection)
         told.append("step")
 
-    desk = await filled(ledger)
+    owner = await filled(ledger)
     monkeypatch.setattr(IncrementalVacuum, "step", held)
-    deleting = asyncio.gather(empty(desk))
+    deleting = asyncio.gather(empty(owner))
     assert await asyncio.to_thread(reached.wait, PATIENCE)
     writing = asyncio.gather(ledger.database.write(lambda _: told.append("write"), sync=True))
     await asyncio.sleep(0)
@@ -132,9 +132,9 @@ async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monk
             states.append({name: bytes(data) for name, data in disk.synced.items()})
 
     monkeypatch.setattr(IncrementalVacuum, "step", seen)
-    desk = await filled(ledger)
-    kept = await ledger.messages(desk.id, SessionId("stays"))
-    await empty(desk)
+    owner = await filled(ledger)
+    kept = await ledger.messages(owner.id, SessionId("stays"))
+    await empty(owner)
     async with asyncio.timeout(PATIENCE):
         while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
@@ -146,17 +146,17 @@ async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monk
         for name in ("holdfast.db", "holdfast.db-wal"):
             (place / name).write_bytes(state[name])
         again = SqliteLedger(place)
-        assert await again.messages(desk.id, SessionId("stays")) == kept
+        assert await again.messages(owner.id, SessionId("stays")) == kept
         await again.close()
 
 
 async def test_r11_a_log_that_a_huge_write_made_long_is_cut(ledger: SqliteLedger, tmp_path: Path) -> None:
-    desk = await Desk.with_session(ledger)
-    await desk.put(message("huge", "x" * 30_000_000))
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.put(message("huge", "x" * 30_000_000))
     assert (tmp_path / "holdfast.db-wal").stat().st_size > 30_000_000
     # It begins anew with the first write after all of it is in the database.
     for number in range(3):
-        await desk.put(message(f"m{number}"))
+        await owner.put(message(f"m{number}"))
     assert (tmp_path / "holdfast.db-wal").stat().st_size <= WAL_SIZE_LIMIT
 
 
@@ -165,15 +165,15 @@ async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
 ) -> None:
     """Another program reads the log, so that it cannot be erased; then the server is killed."""
     monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 0)
-    desk = await Desk.with_session(ledger)
-    await desk.do(CreateSession(session("gone")))
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.do(CreateSession(session("gone")))
     for number in range(20):
-        await desk.do(PutMessage(message(f"m{number}", f"canary {number}", session="gone")), sync=False)
+        await owner.do(PutMessage(message(f"m{number}", f"canary {number}", session="gone")), sync=False)
     killed = tmp_path / "killed"
     killed.mkdir()
     with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as reader, reader:
         reader.execute("SELECT count(*) FROM messages").fetchall()
-        await desk.do(DeleteSession(SessionId("gone")))
+        await owner.do(DeleteSession(SessionId("gone")))
         for name in ("holdfast.db", "holdfast.db-wal"):
             shutil.copy2(tmp_path / name, killed)
 

@@ -11,7 +11,7 @@ from holdfast.domain.errors import PermissionDenied
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
@@ -19,7 +19,7 @@ from holdfast.permissions.rule_decision import RuleSet
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
 from holdfast.testing.gates import Gate
-from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
+from holdfast.testing.harness import FixedModels, Harness, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 
@@ -91,16 +91,16 @@ class Desk:
         self.porter = Porter(root)
         self.environment: dict[str, str] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
         self._next: tuple[Call, ...] = ()
-        self._worlds: list[World] = []
+        self._worlds: list[Harness] = []
 
     async def open(
         self, needs: ToolNeeds | None = None, *, takes_images: bool = False, ledger: MemoryLedger | None = None
     ) -> "Desk":
-        tapes: list[Tape] = []
+        recorded: list[PublishedEvents] = []
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
-            tapes.append(Tape(outlet))
-            return tapes[0]
+            recorded.append(PublishedEvents(outlet))
+            return recorded[0]
 
         ledger = ledger or MemoryLedger()
         info = ModelInfo("test", "plain", supports_images=takes_images)
@@ -109,11 +109,11 @@ class Desk:
         parts = FixedServices(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), wrap_outlet)
         workspace: Workspace = await open_workspace(str(self.root), parts)
         session = await workspace.sessions.create("Test")
-        self._worlds = [World(workspace, tapes[0], session.id, ledger)]
+        self._worlds = [Harness(workspace, recorded[0], session.id, ledger)]
         return self
 
     @property
-    def world(self) -> World:
+    def harness(self) -> Harness:
         return self._worlds[0]
 
     def _script(self, request: ModelRequest) -> Step:
@@ -122,7 +122,7 @@ class Desk:
     async def begin(self, *calls: tuple[str, dict[str, object]], run_id: str = "") -> str:
         """Start a run that asks for these tools in one step; its run id."""
         self._next = tuple(Call(tool, json.dumps(arguments)) for tool, arguments in calls)
-        return (await self.world.prompt("go", run_id)).run_id
+        return (await self.harness.prompt("go", run_id)).run_id
 
     async def call(self, tool: str, **arguments: object) -> ToolResult:
         """What the tool answers, in a run of its own."""
@@ -130,10 +130,10 @@ class Desk:
 
     async def call_in(self, session: SessionId | None, tool: str, arguments: dict[str, object]) -> ToolResult:
         self._next = (Call(tool, json.dumps(arguments)),)
-        run = await self.world.prompt("go", session=session)
-        await self.world.workspace.engine.wait_until_idle(session or self.world.session)
-        assert self.world.end_of(run.run_id).outcome == "completed"
-        return results_of(await self.world.messages(session))[-1]
+        run = await self.harness.prompt("go", session=session)
+        await self.harness.workspace.engine.wait_until_idle(session or self.harness.session)
+        assert self.harness.end_of(run.run_id).outcome == "completed"
+        return results_of(await self.harness.messages(session))[-1]
 
     async def does(self, tool: str, **arguments: object) -> ToolResult:
         """The same, for a call that must succeed."""
@@ -147,7 +147,7 @@ class Desk:
         return result.content
 
     async def files(self) -> Sequence[FileVersion]:
-        return await self.world.ledger.files(self.world.workspace.record.id, self.world.session)
+        return await self.harness.ledger.files(self.harness.workspace.record.id, self.harness.session)
 
     async def versions(self) -> list[tuple[str, int, str | None]]:
         """Path, number and content of each version; None where there was no file."""
@@ -157,7 +157,7 @@ class Desk:
         ]
 
     async def marks(self) -> Sequence[ReadMark]:
-        return await self.world.ledger.read_marks(self.world.workspace.record.id, self.world.session)
+        return await self.harness.ledger.read_marks(self.harness.workspace.record.id, self.harness.session)
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()

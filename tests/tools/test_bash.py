@@ -12,12 +12,12 @@ from engine.helpers import results_of
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import ToolResult
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.workspace.process.command_process import Processes
@@ -63,18 +63,18 @@ class Desk:
         self.bash = Asked(Shell(processes), self.jobs, times)
         self.bash.gate = Gate(is_open=True)
         self._next: tuple[Call, ...] = ()
-        self._worlds: list[World] = []
+        self._worlds: list[Harness] = []
 
     async def open(self) -> "Desk":
         tools = (self.bash, JobOutputTool(self.jobs), JobKill(self.jobs))
         settings = EngineSettings(titles=False, grace=GRACE, margin=30)
         model = ScriptedModel(self._script)
         parts: dict[str, Any] = {"completion_error": self.jobs.fault_of, "cleanup": self.jobs.end_run}
-        self._worlds = [await World.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
+        self._worlds = [await Harness.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
         return self
 
     @property
-    def world(self) -> World:
+    def harness(self) -> Harness:
         return self._worlds[0]
 
     def _script(self, request: ModelRequest) -> Step:
@@ -82,20 +82,20 @@ class Desk:
 
     async def begin(self, run: str, *calls: tuple[str, dict[str, object]]) -> None:
         self._next = tuple(Call(tool, json.dumps(arguments)) for tool, arguments in calls)
-        await self.world.prompt("go", run)
+        await self.harness.prompt("go", run)
 
     async def call(self, tool: str, **arguments: object) -> ToolResult:
         """What the tool answers, in a run of its own."""
         await self.begin("", (tool, arguments))
-        await self.world.quiet()
-        return results_of(await self.world.messages())[-1]
+        await self.harness.quiet()
+        return results_of(await self.harness.messages())[-1]
 
     async def run(self, command: str, **arguments: object) -> ToolResult:
         return await self.call("bash", command=command, description="try it", **arguments)
 
     def heard(self) -> str:
         """What watchers were told live, checked for holes."""
-        outputs = [event.payload for _, event in self.world.tape.events if isinstance(event, ToolOutputEvent)]
+        outputs = [event.payload for _, event in self.harness.published.events if isinstance(event, ToolOutputEvent)]
         text = ""
         for output in outputs:
             assert output.offset == len(text)
@@ -194,7 +194,7 @@ async def test_who_watches_hears_it_live(desk: Desk) -> None:
     await desk.begin("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
     await until_real(lambda: "öne" in desk.heard())
     (desk.root / "go").touch()
-    await desk.world.quiet()
+    await desk.harness.quiet()
     assert desk.heard() == "öne\ntwo\n"
 
 
@@ -228,7 +228,7 @@ async def test_it_asks_before_anything_is_started(desk: Desk) -> None:
         "auto_background_after": 0,
     }
     desk.bash.gate.open()
-    await desk.world.quiet()
+    await desk.harness.quiet()
     assert (desk.root / "here").exists()
 
 
@@ -243,8 +243,8 @@ async def test_a_directory_that_becomes_a_link_while_asking_starts_nothing(desk:
     (desk.root / "d").rename(desk.root / "was d")
     (desk.root / "d").symlink_to(tmp_path / "outside")
     desk.bash.gate.open()
-    await desk.world.quiet()
-    result = results_of(await desk.world.messages())[-1]
+    await desk.harness.quiet()
+    result = results_of(await desk.harness.messages())[-1]
     assert (result.is_error, "was replaced by another one" in result.content) == (True, True)
 
 
@@ -253,10 +253,10 @@ async def test_a_cancel_while_asking_starts_nothing(desk: Desk) -> None:
     desk.bash.gate.shut()
     await desk.begin("r1", ("bash", {"command": "touch here"}), ("bash", {"command": "touch there"}))
     await desk.bash.gate.reached.wait()
-    await desk.world.cancel()
+    await desk.harness.cancel()
     desk.bash.gate.open()
-    await desk.world.quiet()
-    assert desk.world.end_of("r1").outcome == "cancelled"
+    await desk.harness.quiet()
+    assert desk.harness.end_of("r1").outcome == "cancelled"
     assert not list(desk.root.iterdir())
 
 
@@ -272,9 +272,9 @@ async def test_a_cancel_in_the_moment_of_the_answer_leaves_nothing(desk: Desk, t
     desk.bash.gate.open()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await desk.world.cancel()
-    await desk.world.quiet()
-    assert desk.world.end_of("r1").outcome == "cancelled"
+    await desk.harness.cancel()
+    await desk.harness.quiet()
+    assert desk.harness.end_of("r1").outcome == "cancelled"
     assert not survivors(token)
     assert not list(desk.root.iterdir())
 
@@ -285,12 +285,12 @@ async def test_when_a_cancelled_run_has_ended_its_tree_is_gone(desk: Desk) -> No
     line = f"setsid sleep {token} & trap '' INT TERM; touch up; while :; do sleep {token}; done"
     await desk.begin("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
     await until_real((desk.root / "up").exists)
-    await desk.world.cancel()
-    await desk.world.quiet()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
     assert not survivors(token)
-    assert desk.world.end_of("r1").outcome == "cancelled"
+    assert desk.harness.end_of("r1").outcome == "cancelled"
     assert not (desk.root / "there").exists()
-    await desk.world.assert_valid()
+    await desk.harness.assert_valid()
 
 
 KILLS_ITS_SUPERVISORS = (
@@ -314,14 +314,14 @@ async def test_a_run_whose_command_killed_its_supervisors_fails(tree_desk: Desk)
     token = new_token()
     command = KILLS_ITS_SUPERVISORS.format(token=token)
     await tree_desk.begin("r1", ("bash", {"command": command}))
-    await tree_desk.world.quiet()
+    await tree_desk.harness.quiet()
     assert not survivors(token)
-    end = tree_desk.world.end_of("r1")
+    end = tree_desk.harness.end_of("r1")
     assert (end.outcome, "killed the processes that supervise it" in end.error) == ("failed", True)
-    result = results_of(await tree_desk.world.messages())[-1]
+    result = results_of(await tree_desk.harness.messages())[-1]
     assert "killed the processes that supervise it" in result.content
     assert result.is_error
-    await tree_desk.world.assert_valid()
+    await tree_desk.harness.assert_valid()
 
 
 async def test_a_job_that_kills_its_supervisors_later_fails_its_run(tree_desk: Desk) -> None:
@@ -330,9 +330,9 @@ async def test_a_job_that_kills_its_supervisors_later_fails_its_run(tree_desk: D
     command = f"until [ -e go ]; do sleep 0.01; done; {KILLS_ITS_SUPERVISORS.format(token=token)}"
     wait: dict[str, object] = {"command": "touch go; until [ -e up ]; do sleep 0.01; done; sleep 9999"}
     await tree_desk.begin("r1", ("bash", {"command": command, "run_in_background": True}), ("bash", wait))
-    await tree_desk.world.quiet()
+    await tree_desk.harness.quiet()
     assert not survivors(token)
-    assert tree_desk.world.end_of("r1").outcome == "failed"
+    assert tree_desk.harness.end_of("r1").outcome == "failed"
 
 
 async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(tree_desk: Desk) -> None:
@@ -341,10 +341,10 @@ async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(
     line = f"kill_all() {{ {kills}; }}; trap kill_all INT; touch ready; sleep {token} & wait"
     await tree_desk.begin("r1", ("bash", {"command": line}))
     await until_real((tree_desk.root / "ready").exists)
-    await tree_desk.world.cancel()
-    await tree_desk.world.quiet()
+    await tree_desk.harness.cancel()
+    await tree_desk.harness.quiet()
     assert not survivors(token)
-    assert tree_desk.world.end_of("r1").outcome == "cancelled"
+    assert tree_desk.harness.end_of("r1").outcome == "cancelled"
 
 
 # Jobs
@@ -419,8 +419,8 @@ async def test_a_cancel_while_a_job_is_watched_stops_it(desk: Desk) -> None:
     token = new_token()
     await desk.begin("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
     await until_real((desk.root / "up").exists)
-    await desk.world.cancel()
-    await desk.world.quiet()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
     assert not survivors(token)
     assert desk.jobs.list() == ()
 
@@ -428,8 +428,8 @@ async def test_a_cancel_while_a_job_is_watched_stops_it(desk: Desk) -> None:
 async def test_a_cancel_while_waiting_for_a_job_ends_the_wait(desk: Desk) -> None:
     await desk.run("touch up; sleep 1000", run_in_background=True)
     await desk.begin("r2", ("job_output", {"shell_id": "001", "wait": True}))
-    await desk.world.cancel()
-    await desk.world.quiet()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
     assert [info.state for info in desk.jobs.list()] == ["running"]
     [job] = desk.jobs.list()
     assert job.run_id != RunId("r2")
@@ -448,11 +448,11 @@ async def test_a_hundred_commands_and_jobs_use_up_nothing(desk: Desk) -> None:
 
 async def test_another_session_does_not_see_a_job(desk: Desk) -> None:
     await desk.run("sleep 1000", run_in_background=True)
-    other = await desk.world.workspace.sessions.create("Other")
+    other = await desk.harness.workspace.sessions.create("Other")
     desk._next = (Call("job_output", '{"shell_id": "001"}'),)
-    await desk.world.prompt("go", session=other.id)
-    await desk.world.workspace.engine.wait_until_idle(other.id)
-    [result] = results_of(await desk.world.messages(other.id))
+    await desk.harness.prompt("go", session=other.id)
+    await desk.harness.workspace.engine.wait_until_idle(other.id)
+    [result] = results_of(await desk.harness.messages(other.id))
     assert result.is_error
     assert "There are none" in result.content
     await desk.jobs.close()

@@ -12,8 +12,8 @@ from holdfast.domain.ledger import AddFile
 from holdfast.domain.settings import ToolSettings
 from holdfast.testing.gates import GatedLedger, until
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace.process import child_process
-from holdfast.workspace.process.child_process import Child
+from holdfast.workspace.process import piped_process
+from holdfast.workspace.process.piped_process import Child
 from tools.desk import Desk
 
 CHANGES: list[tuple[str, dict[str, object]]] = [
@@ -26,10 +26,10 @@ OLD = b"one\ntwo\nthree\n"
 
 
 async def cancelled(desk: Desk, run: str) -> None:
-    await desk.world.cancel()
-    await desk.world.quiet()
-    assert desk.world.end_of(run).outcome == "cancelled"
-    await desk.world.assert_valid()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
+    assert desk.harness.end_of(run).outcome == "cancelled"
+    await desk.harness.assert_valid()
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -94,8 +94,8 @@ async def test_a_published_change_is_recorded(project: Path) -> None:
     # The old state is known already; the next to be stored is the new one.
     await ledger.gate.reached.wait()
     ledger.gate.open()
-    await desk.world.quiet()
-    assert desk.world.end_of(run).outcome == "completed"
+    await desk.harness.quiet()
+    assert desk.harness.end_of(run).outcome == "completed"
     assert desk.read("b.txt") == b"2"
     assert [content for _, _, content in await desk.versions()] == [None, "1", "2"]
 
@@ -111,7 +111,7 @@ class Watch:
         self.pids: list[int] = []
 
     async def __call__(self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
-        child = await child_process.spawn(arguments, directory, environment)
+        child = await piped_process.spawn(arguments, directory, environment)
         self.pids.append(child._process.pid)  # type: ignore[attr-defined]
         self.started.set()
         return child

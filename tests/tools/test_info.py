@@ -16,7 +16,7 @@ def item(content: str, status: str, active: str = "") -> dict[str, str]:
 
 
 async def stored(desk: Desk) -> Sequence[Todo]:
-    session = await desk.world.ledger.session(desk.world.workspace.record.id, desk.world.session)
+    session = await desk.harness.ledger.session(desk.harness.workspace.record.id, desk.harness.session)
     assert session is not None
     return session.todos
 
@@ -43,7 +43,7 @@ async def test_todos_replace_the_list(desk: Desk) -> None:
         "total": 3,
     }
     assert [todo.status for todo in await stored(desk)] == ["completed", "in_progress", "pending"]
-    events = [event.change.object for _, event in desk.world.tape.events if isinstance(event, SessionEvent)]
+    events = [event.change.object for _, event in desk.harness.published.events if isinstance(event, SessionEvent)]
     assert any(len(session.todos) == 3 for session in events)
     assert "empty" in (await desk.does("todos", todos=[])).content
     assert list(await stored(desk)) == []

@@ -99,11 +99,11 @@ async def test_a_change_that_cannot_be_recorded_is_not_made(
     names = (stored.root / "linked.txt").stat().st_ino
     ledger.origins = (origin,)
     run = await stored.begin((tool, arguments))
-    await stored.world.quiet()
+    await stored.harness.quiet()
     assert tree(stored.root) == before
     assert (stored.root / "other name.txt").stat().st_ino == (stored.root / "linked.txt").stat().st_ino == names
     assert [file.origin for file in await stored.files() if file.origin == "tool"] == []
-    assert stored.world.end_of(run).outcome == "failed"
+    assert stored.harness.end_of(run).outcome == "failed"
     # Nothing stands in the way of the same change afterwards.
     ledger.origins = ()
     await stored.does(tool, **arguments)
@@ -137,15 +137,15 @@ async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
     await pending.wait()
     assert tree(stored.root) != before
     tasks = TaskOwner()
-    cancel = tasks.start(stored.world.cancel(), name="cancel")
+    cancel = tasks.start(stored.harness.cancel(), name="cancel")
     # The cancel stops the task of the run at once; its own record waits behind the one that is pending.
     for _ in range(20):
         await asyncio.sleep(0)
     assert not cancel.done()
     decided.set()
     await cancel
-    await stored.world.quiet()
-    assert stored.world.end_of(run).outcome == "cancelled"
+    await stored.harness.quiet()
+    assert stored.harness.end_of(run).outcome == "cancelled"
     assert (tree(stored.root) == before) is is_refused
     assert ("tool" in [file.origin for file in await stored.files()]) is not is_refused
 
@@ -166,7 +166,7 @@ async def test_a_concurrent_change_by_another_program_is_kept(stored: Desk, ledg
     ledger.commit = and_somebody_writes  # type: ignore[method-assign]
     ledger.origins = ("tool",)
     await stored.begin(CHANGES["an edit"])
-    await stored.world.quiet()
+    await stored.harness.quiet()
     assert stored.read("a.txt") == b"of somebody else\n"
     assert not [name for name in stored.names() if "holdfast" in name]
 
@@ -188,7 +188,7 @@ async def changed(project: Path, ledger: RefusingLedger) -> Desk:
         ("write", {"file_path": "gone.txt", "content": "changed before it was removed"}),
     ]
     await desk.begin(*calls, run_id="r1")
-    await desk.world.quiet()
+    await desk.harness.quiet()
     (desk.root / "gone.txt").unlink()
     return desk
 

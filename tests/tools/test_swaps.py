@@ -16,7 +16,7 @@ from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import open_files
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.process.child_process import Child, spawn
+from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import find_context_sources, read_context_files
 from holdfast.workspace.search.fallback_scan import walk
 from tools.desk import Desk

@@ -17,7 +17,7 @@ _ids = itertools.count()
 
 
 async def take_back(desk: Desk, path: str = "", run: str = "", *, force: bool = False, dry: bool = False) -> UndoReport:
-    engine = desk.world.workspace.engine
+    engine = desk.harness.workspace.engine
 
     async def record(operations: tuple[Operation, ...]) -> object:
         return await engine.recorder.put(*operations)
@@ -39,7 +39,7 @@ def only(report: UndoReport) -> UndoneFile:
 
 async def run(desk: Desk, run_id: str, *calls: tuple[str, dict[str, object]]) -> None:
     await desk.begin(*calls, run_id=run_id)
-    await desk.world.quiet()
+    await desk.harness.quiet()
 
 
 def writes(path: str, content: str) -> tuple[str, dict[str, object]]:

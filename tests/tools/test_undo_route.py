@@ -16,8 +16,8 @@ class _Open:
     """An open workspace, as the server has it."""
 
     def __init__(self, desk: Desk) -> None:
-        self.workspace = desk.world.workspace
-        self.id = desk.world.workspace.record.id
+        self.workspace = desk.harness.workspace
+        self.id = desk.harness.workspace.record.id
 
 
 NONE = cast(Any, None)
@@ -30,7 +30,7 @@ async def ask(desk: Desk, **said: Any) -> UndoReport:  # noqa: ANN401
 
 
 async def test_the_session_is_found_by_itself(desk: Desk) -> None:
-    other = (await desk.world.workspace.sessions.create("Other")).id
+    other = (await desk.harness.workspace.sessions.create("Other")).id
     await desk.does("write", file_path="first.txt", content="1")
     await desk.call_in(other, "write", {"file_path": "second.txt", "content": "2"})
     run = (await desk.files())[0].run_id
@@ -70,7 +70,7 @@ async def test_a_busy_session_is_left_alone(desk: Desk) -> None:
         await ask(desk, path="b.txt")
     assert (await ask(desk, path="b.txt", dry_run=True)).files[0].outcome == "removed"
     desk.porter.gate.open()
-    await desk.world.quiet()
+    await desk.harness.quiet()
     assert desk.read("b.txt") == b"2"
     assert (await ask(desk, path="b.txt")).is_done
     assert desk.read("b.txt") == b"1"

@@ -240,9 +240,9 @@ async def test_a_cancel_closes_the_connection(desk: Desk, web: WebServer, tool: 
     arguments = {"url": f"{web.url}/endless"} | ({"file_path": "new/x"} if tool == "download" else {})
     run = await desk.begin((tool, dict(arguments)))
     await web.gate.reached.wait()
-    await desk.world.cancel()
-    await desk.world.quiet()
-    assert desk.world.end_of(run).outcome == "cancelled"
+    await desk.harness.cancel()
+    await desk.harness.quiet()
+    assert desk.harness.end_of(run).outcome == "cancelled"
     await web.left.wait()
     await until(lambda: desk.names() == ["a.txt"])
     assert not (desk.root / "new").exists()
@@ -293,7 +293,7 @@ async def test_a_download_that_breaks_off_leaves_nothing(desk: Desk, web: WebSer
 async def test_progress_is_published(desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.tools.download._PAUSE", -1.0)
     await desk.does("download", url=f"{web.url}/file.bin", file_path="x")
-    said = [event.payload.text for _, event in desk.world.tape.events if isinstance(event, ToolOutputEvent)]
+    said = [event.payload.text for _, event in desk.harness.published.events if isinstance(event, ToolOutputEvent)]
     assert "256,000 of 256,000 bytes\n" in said
 
 

@@ -43,7 +43,7 @@ async def test_write_after_view(desk: Desk) -> None:
 
 
 async def test_reading_counts_for_its_own_session_only(desk: Desk) -> None:
-    other = (await desk.world.workspace.sessions.create("Other")).id
+    other = (await desk.harness.workspace.sessions.create("Other")).id
     await desk.call_in(other, "view", {"file_path": "a.txt"})
     assert "view" in await desk.fails("write", file_path="a.txt", content="x")
 
@@ -85,7 +85,7 @@ async def test_a_mark_without_a_digest_goes_by_time(desk: Desk) -> None:
     path = str(desk.root / "a.txt")
     now = time.time_ns() // 1_000_000
     for read_at, is_known in ((now - 100_000, False), (now + 100_000, True)):
-        await desk.world.workspace.engine.recorder.put(MarkRead(ReadMark(desk.world.session, path, read_at)))
+        await desk.harness.workspace.engine.recorder.put(MarkRead(ReadMark(desk.harness.session, path, read_at)))
         assert (await desk.call("write", file_path="a.txt", content="x")).is_error is not is_known
 
 
@@ -106,7 +106,7 @@ async def test_write_keeps_the_old_and_the_new_content(desk: Desk) -> None:
     await desk.call("view", file_path="a.txt")
     await desk.call("write", file_path="a.txt", content="new")
     assert await desk.versions() == [("a.txt", 0, "one\ntwo\nthree\n"), ("a.txt", 1, "new")]
-    events = [event.change.object for _, event in desk.world.tape.events if isinstance(event, FileEvent)]
+    events = [event.change.object for _, event in desk.harness.published.events if isinstance(event, FileEvent)]
     assert [file.version for file in events] == [0, 1]
     assert len({file.id for file in events}) == 2
 

@@ -7,7 +7,7 @@ import random
 from holdfast.domain.permission_rules import BadRule, parse_rules
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.domain.web_addresses import parse_address
+from holdfast.domain.url_patterns import parse_address
 from holdfast.permissions.rule_decision import RuleSet
 
 __all__ = ["try_rules"]

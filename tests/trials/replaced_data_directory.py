@@ -24,7 +24,7 @@ import apsw
 from forked_process import forkserver_context
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk
+from holdfast.testing.conformance import WorkspaceOwner
 
 __all__ = ["DATABASE", "DESTRUCTIVE", "FORMS", "WAL", "Form", "copy_over", "data_dir_for", "stored_runs", "try_detach"]
 
@@ -191,7 +191,7 @@ def _serve(data: Path, parent: Connection, covers: bool) -> None:
 
 
 async def _store(data: Path, parent: Connection, *, covers: bool) -> None:
-    desk = await Desk.with_session(SqliteLedger(data))
+    owner = await WorkspaceOwner.with_session(SqliteLedger(data))
     number = 0
     while True:
         number += 1
@@ -199,7 +199,7 @@ async def _store(data: Path, parent: Connection, *, covers: bool) -> None:
         if covers and number == 10:
             _mount_over(data)
         try:
-            await desk.admit(f"r{number}")
+            await owner.admit(f"r{number}")
         except StorageDetached:
             parent.send(("refused", "", sent_at))
             # It lives until it is killed.

@@ -13,10 +13,10 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 
 __all__ = ["Witness", "judge"]
 
@@ -41,7 +41,7 @@ class Witness:
 
 
 async def judge(
-    witness: Witness, worlds: tuple[World, World], sessions: Sequence[SessionId], requests: Sequence[ModelRequest]
+    witness: Witness, worlds: tuple[Harness, Harness], sessions: Sequence[SessionId], requests: Sequence[ModelRequest]
 ) -> list[Run]:
     """Raises `AssertionError` for a promise that was broken; answers the runs there were."""
     last = worlds[-1]
@@ -50,8 +50,8 @@ async def judge(
     runs = {run.run_id: run for run in await last.ledger.runs(workspace, None, _ALL, 0)}
     _nothing_is_left(worlds)
     _told_is_stored(worlds, log)
-    for world in worlds:
-        _deltas_fit(world)
+    for harness in worlds:
+        _deltas_fit(harness)
     _one_end_each(witness, runs, log)
     _cancels_hold(witness, runs)
     _one_at_a_time(runs, log)
@@ -67,17 +67,17 @@ async def judge(
     return list(runs.values())
 
 
-def _nothing_is_left(worlds: Sequence[World]) -> None:
+def _nothing_is_left(worlds: Sequence[Harness]) -> None:
     """R11: when all is quiet, the engine holds nothing."""
-    for world in worlds:
-        engine = world.workspace.engine
+    for harness in worlds:
+        engine = harness.workspace.engine
         for name in ("_lanes", "_active", "_outboxes", "_folds", "_ends"):
             assert not getattr(engine, name), f"R11: {name} is not empty"
 
 
-def _told_is_stored(worlds: Sequence[World], log: Sequence[tuple[int, object]]) -> None:
+def _told_is_stored(worlds: Sequence[Harness], log: Sequence[tuple[int, object]]) -> None:
     """R6: what was published is the log, in its order, each event once."""
-    told = [(number, event) for world in worlds for number, event in world.tape.events if number is not None]
+    told = [(number, event) for harness in worlds for number, event in harness.published.events if number is not None]
     assert [number for number, _ in told] == sorted({number for number, _ in told}), "R6: numbers out of order"
     stored = dict(log)
     for number, event in told:
@@ -85,10 +85,10 @@ def _told_is_stored(worlds: Sequence[World], log: Sequence[tuple[int, object]]) 
     assert len(told) == len(log), "R6: stored events were not told"
 
 
-def _deltas_fit(world: World) -> None:
+def _deltas_fit(harness: Harness) -> None:
     """R6: a reader that folds what it hears never meets a hole, and ends with what is stored."""
     heard: dict[MessageId, Message] = {}
-    for _, event in world.tape.events:
+    for _, event in harness.published.events:
         match event:
             case MessageEvent(change=change):
                 heard[change.object.id] = change.object

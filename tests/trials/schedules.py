@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.errors import HoldfastError, StorageError, StorageUnavailable, StorageUnknown, ToolError, Trouble
 from holdfast.domain.ids import RunId
-from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
@@ -18,7 +18,7 @@ from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import run_seeded
 from trials.random_hooks import RandomHooks
@@ -54,30 +54,30 @@ class Life:
 
     async def live(self) -> None:
         tools = [SimpleTool("quick", self._tool), SimpleTool("beside", self._tool, is_parallel=True)]
-        world = await self._opened(tools, "id")
-        second = await world.workspace.sessions.create()
-        self._sessions = [world.session, second.id]
+        harness = await self._opened(tools, "id")
+        second = await harness.workspace.sessions.create()
+        self._sessions = [harness.session, second.id]
         self._is_failing = self._dice.random() < 0.4
-        clients = asyncio.gather(*(self._client(world, name) for name in "abc"))
+        clients = asyncio.gather(*(self._client(harness, name) for name in "abc"))
         if self._dice.random() < 0.3:
             await asyncio.sleep(self._dice.random())
-            await asyncio.gather(clients, self._close(world))
+            await asyncio.gather(clients, self._close(harness))
         else:
             await clients
             self._is_failing = False
             for session in self._sessions:
-                await world.workspace.engine.wait_until_idle(session)
-            await self._close(world)
+                await harness.workspace.engine.wait_until_idle(session)
+            await self._close(harness)
         self._is_failing = False
         again = await self._opened(tools, "again")
         for session in self._sessions:
             await again.workspace.engine.wait_until_idle(session)
         await again.close()
-        self.runs = await judge(self.witness, (world, again), self._sessions, self.model.requests)
+        self.runs = await judge(self.witness, (harness, again), self._sessions, self.model.requests)
         self._judge_hooks()
 
-    async def _opened(self, tools: Sequence[Tool], ids: str) -> World:
-        return await World.open(
+    async def _opened(self, tools: Sequence[Tool], ids: str) -> Harness:
+        return await Harness.open(
             self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger, ids=ids, hooks=self.hooks
         )
 
@@ -88,12 +88,12 @@ class Life:
             is_refused = run.run_id in self.hooks.refused and run.outcome == "completed"
             assert not is_refused, f"{run.run_id} completed, although a hook had refused its prompt"
 
-    async def _close(self, world: World) -> None:
-        await world.close()
+    async def _close(self, harness: Harness) -> None:
+        await harness.close()
 
     # What clients do.
 
-    async def _client(self, world: World, name: str) -> None:
+    async def _client(self, harness: Harness, name: str) -> None:
         for _ in range(self._dice.randint(1, 5)):
             await asyncio.sleep(self._dice.random() * self._dice.choice([0, 0.01, 0.3]))
             action = self._dice.choices(
@@ -101,63 +101,63 @@ class Life:
                 (10, 2, 4, 3, 1, 2),
             )[0]
             try:
-                await action(world, name)
+                await action(harness, name)
             except HoldfastError:
                 self.witness.refused += 1
 
-    async def _submit(self, world: World, name: str) -> None:
+    async def _submit(self, harness: Harness, name: str) -> None:
         self._prompts += 1
         text = f"prompt {self._prompts} of {name}"
         run_id = RunId(f"{name}-{self._prompts}" if self._dice.random() < 0.7 else "")
         prompt = Prompt(self._dice.choice(self._sessions), text, run_id=run_id, delivery=self._dice.choice(_DELIVERIES))
         try:
-            run = await world.workspace.inputs.submit(prompt)
+            run = await harness.workspace.inputs.submit(prompt)
         except StorageError:
             self.witness.uncertain.add(text)
             raise
         self.witness.accepted[run.run_id] = (prompt, run)
 
-    async def _retry(self, world: World, _: str) -> None:
+    async def _retry(self, harness: Harness, _: str) -> None:
         known = [(prompt, run) for prompt, run in self.witness.accepted.values() if prompt.run_id]
         if known:
             prompt, first = self._dice.choice(known)
-            again = await world.workspace.inputs.submit(prompt)
+            again = await harness.workspace.inputs.submit(prompt)
             assert (again.run_id, again.position) == (first.run_id, first.position), "a retry got another answer"
 
-    async def _cancel(self, world: World, _: str) -> None:
+    async def _cancel(self, harness: Harness, _: str) -> None:
         session = self._dice.choice(self._sessions)
         try:
-            covered = await world.workspace.inputs.cancel(session)
+            covered = await harness.workspace.inputs.cancel(session)
         except StorageError:
             self.witness.unstored_cancel = True
             raise
         self.witness.cancelled.update(covered)
 
-    async def _cancel_run(self, world: World, _: str) -> None:
+    async def _cancel_run(self, harness: Harness, _: str) -> None:
         if run := self._some_run():
             try:
-                answer = await world.workspace.inputs.cancel_run(run.run_id)
+                answer = await harness.workspace.inputs.cancel_run(run.run_id)
             except StorageError:
                 self.witness.unstored_cancel = True
                 raise
             if answer.outcome is None:
                 self.witness.asked_to_stop.add(answer.run_id)
 
-    async def _clear(self, world: World, _: str) -> None:
+    async def _clear(self, harness: Harness, _: str) -> None:
         try:
-            covered = await world.workspace.inputs.clear(self._dice.choice(self._sessions))
+            covered = await harness.workspace.inputs.clear(self._dice.choice(self._sessions))
         except StorageError:
             self.witness.unstored_cancel = True
             raise
         self.witness.asked_to_stop.update(covered)
 
-    async def _rearrange(self, world: World, _: str) -> None:
+    async def _rearrange(self, harness: Harness, _: str) -> None:
         if run := self._some_run():
             self.witness.moved.add(run.session_id)
             if self._dice.random() < 0.5:
-                await world.workspace.inputs.move(run.run_id, self._dice.randint(0, 3))
+                await harness.workspace.inputs.move(run.run_id, self._dice.randint(0, 3))
             else:
-                await world.workspace.inputs.redeliver(run.run_id, self._dice.choice(("steer", "queue")))
+                await harness.workspace.inputs.redeliver(run.run_id, self._dice.choice(("steer", "queue")))
 
     def _some_run(self) -> Run | None:
         runs = [run for _, run in self.witness.accepted.values()]

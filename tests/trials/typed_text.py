@@ -13,7 +13,7 @@ from typing import Any
 from textual import events, on
 from textual.pilot import Pilot
 
-from holdfast.client.answer_focus import SETTLE
+from holdfast.client.key_focus import SETTLE
 from holdfast.client.locate import locate
 from holdfast.tui import app
 from holdfast.tui.app import HoldfastApp

@@ -6,7 +6,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Role, ToolResult
 from holdfast.tui.block_render import render_block
 from holdfast.tui.blocks import Block, MessageContext, blocks_of
-from holdfast.tui.palette import DARK
+from holdfast.tui.themes import DARK
 
 __all__ = ["CALL", "DONE", "drawn", "message", "shown"]
 

@@ -4,7 +4,7 @@ from rich.console import Console
 from textual.widgets import OptionList
 
 from holdfast.domain.ids import SessionId
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.welcome import start_actions, welcome_text

@@ -41,7 +41,7 @@ from holdfast.tui.blocks import (
     output_lines,
     split_markdown,
 )
-from holdfast.tui.palette import DARK, LIGHT
+from holdfast.tui.themes import DARK, LIGHT
 from holdfast.tui.widgets.transcript import TranscriptRows
 from tui.message_builders import CALL, DONE, drawn, message, shown
 

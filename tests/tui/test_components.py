@@ -40,8 +40,8 @@ from holdfast.tui.block_render import block_code, block_text, highlight_matches
 from holdfast.tui.blocks import AnswerBlock, MessageContext, ToolBlock, TurnEndBlock, blocks_of
 from holdfast.tui.diff_render import DiffView
 from holdfast.tui.notifications import desktop_command, terminal_sequence
-from holdfast.tui.palette import DARK, PLAIN, Palette
 from holdfast.tui.slash_commands import COMMANDS
+from holdfast.tui.themes import DARK, PLAIN, Palette
 from tui.message_builders import CALL, drawn, message, shown
 
 # Changes.

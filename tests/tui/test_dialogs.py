@@ -8,7 +8,7 @@ from textual import events
 from textual.widgets import Input
 
 from holdfast.client.locate import ServerLocation
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.app import HoldfastApp

@@ -18,7 +18,7 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, Playwri
 from holdfast.client.client import Client
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.domain.models import ModelRequest, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelRequest, StreamPart, TextDelta
 from holdfast.providers.scripted_model import Act, Say, ScriptedModel, Step
 from server.helpers import EchoModel, Place, Server, place, serving
 

@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import msgspec
 
-from client.worlds import World
+from client.worlds import Harness
 from e2e.tool_client import bash, tool_client
 from holdfast.domain.events import encode_event
 from holdfast.domain.ids import SessionId
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.retries import RetryPolicy
 from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
@@ -231,10 +231,10 @@ async def behind() -> Steps:
         return said.steps
 
 
-def world(seed: int) -> Steps:
+def harness(seed: int) -> Steps:
     """A life at random: more kinds of growth, holes and overlaps than any server makes."""
     chance = Random(seed)
-    one = World(chance)
+    one = Harness(chance)
     steps: Steps = []
     for _ in range(120):
         before = len(one.said)
@@ -309,7 +309,7 @@ def died() -> Steps:
         "params": {},
         "path": "/",
     }
-    snapshot = msgspec.json.encode(World(Random(1)).snapshot(None))
+    snapshot = msgspec.json.encode(Harness(Random(1)).snapshot(None))
     steps: Steps = [
         _told("message", 1, **_MESSAGE),
         _told("run", 2, **run, prompt="please"),
@@ -357,7 +357,7 @@ async def main() -> None:
     for scene in scenes:
         _keep(getattr(scene, "__name__", "scene"), await scene())
     for seed in range(3):
-        _keep(f"world-{seed}", world(seed))
+        _keep(f"world-{seed}", harness(seed))
         _keep(f"growth-{seed}", growth(seed))
     _keep("died", died())
 

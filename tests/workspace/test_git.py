@@ -24,7 +24,7 @@ from holdfast.workspace.git.readonly_check import (
     pattern_of,
 )
 from holdfast.workspace.git.status_scan import GitScan
-from holdfast.workspace.process.child_process import Child, spawn
+from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import git_state
 from trials.hostile_git import LINES, probe
 from trials.hostile_repositories import FORMS, KEYS, Arena

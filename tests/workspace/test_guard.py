@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
+from holdfast.workspace.process.piped_process import GuardedSpawn
 from trials.hostile_commands import new_token, start_shape, survivors
 from workspace.commands import guarded, line, run_line
 

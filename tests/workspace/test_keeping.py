@@ -14,11 +14,11 @@ from holdfast.domain.processes import JobInfo
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.status_scan import GitScan, Scan
 from holdfast.workspace.process import command_process
-from holdfast.workspace.process.child_process import Child
 from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
-from holdfast.workspace.process.output import OutputFiles
+from holdfast.workspace.process.output_capture import OutputFiles
+from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
 from trials.sandbox_escapes import git
 from workspace.test_search_ways import Played

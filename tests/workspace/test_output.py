@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workspace.process.output import MAX_SHOWN, Output, shorten
+from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, shorten
 
 TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
 

@@ -27,7 +27,7 @@ from holdfast.workspace.files.open_files import (
     status_of,
 )
 from holdfast.workspace.process import program_lookup
-from holdfast.workspace.process.child_process import find_program
+from holdfast.workspace.process.piped_process import find_program
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from planting import assert_every_clause_decides
 from scratch import memory_directory

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.testing.gates import start
 from holdfast.workspace.process.command_process import _LiveOutput, _OutputChannel
-from holdfast.workspace.process.output import MAX_SHOWN, OutputFiles
+from holdfast.workspace.process.output_capture import MAX_SHOWN, OutputFiles
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line, run_line
 

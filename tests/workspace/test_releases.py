@@ -22,10 +22,10 @@ from holdfast.tools import ls
 from holdfast.workspace.files import open_files
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard as guards
-from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
+from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
 from tools.desk import Desk
@@ -370,7 +370,7 @@ async def test_a_child_whose_pipes_cannot_be_connected_is_stopped(
 # Jobs, as their keepers tell of them
 
 
-class World:
+class Harness:
     def __init__(self, ground: Ground, folder: Path, limits: JobLimits) -> None:
         self.now, self.busy = 1_000, list[bool]()
         self.ground, self.folder = ground, folder
@@ -389,19 +389,19 @@ class World:
 
 
 @pytest.fixture
-def world(ground: Ground, tmp_path: Path) -> World:
-    return World(ground, tmp_path, JobLimits(max_jobs=2, kept_ms=100, grace=7.0, brief_grace=0.5))
+def harness(ground: Ground, tmp_path: Path) -> Harness:
+    return Harness(ground, tmp_path, JobLimits(max_jobs=2, kept_ms=100, grace=7.0, brief_grace=0.5))
 
 
-async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(world: World) -> None:
+async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(harness: Harness) -> None:
     """A person's stop is patient, that of a run or a session is not; at the end there is a limit."""
-    job, line = world.start()
+    job, line = harness.start()
     assert line.orders() == [{"linger": None}]
     for act, grace in (
-        (lambda: world.jobs.kill(job.info.id), 7.0),
-        (lambda: world.jobs.end_run(RunId("r1")), 0.5),
-        (lambda: world.jobs.end_session(SessionId("s1")), 0.5),
-        (lambda: world.jobs.close(3.0), 3.0),
+        (lambda: harness.jobs.kill(job.info.id), 7.0),
+        (lambda: harness.jobs.end_run(RunId("r1")), 0.5),
+        (lambda: harness.jobs.end_session(SessionId("s1")), 0.5),
+        (lambda: harness.jobs.close(3.0), 3.0),
     ):
         waiting = start(act())
         await until(waiting.get_coro)
@@ -409,53 +409,53 @@ async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(world: World)
         assert line.orders() == [{"stop": grace}]
         waiting.cancel()
     assert (job.info.state, job.was_killed) == ("running", True)
-    await world.end(job, line)
+    await harness.end(job, line)
     assert job.info.state == "killed"
 
 
-async def test_room_for_jobs(world: World) -> None:
-    first = world.start()
-    second = world.start()
+async def test_room_for_jobs(harness: Harness) -> None:
+    first = harness.start()
+    second = harness.start()
     with pytest.raises(TooManyJobs, match="They are: 001, 002"):
-        world.start()
-    await world.end(*first)
-    third = world.start()
-    assert [info.id for info in world.jobs.list()] == ["001", "002", "003"]
-    assert world.busy == [True]
+        harness.start()
+    await harness.end(*first)
+    third = harness.start()
+    assert [info.id for info in harness.jobs.list()] == ["001", "002", "003"]
+    assert harness.busy == [True]
     for job in (second, third):
-        await world.end(*job)
-    assert world.busy == [True, False]
+        await harness.end(*job)
+    assert harness.busy == [True, False]
     # As many finished ones are kept as may run, the newest.
-    await world.end(*world.start())
-    assert [info.id for info in world.jobs.list()] == ["003", "004"]
-    world.now += 99
-    await world.end(*world.start())
-    assert [info.id for info in world.jobs.list()] == ["004", "005"]
-    world.now += 1
-    await world.end(*world.start())
-    assert [info.id for info in world.jobs.list()] == ["005", "006"]
+    await harness.end(*harness.start())
+    assert [info.id for info in harness.jobs.list()] == ["003", "004"]
+    harness.now += 99
+    await harness.end(*harness.start())
+    assert [info.id for info in harness.jobs.list()] == ["004", "005"]
+    harness.now += 1
+    await harness.end(*harness.start())
+    assert [info.id for info in harness.jobs.list()] == ["005", "006"]
     with pytest.raises(UnknownJob, match="There is: 005, 006"):
-        world.jobs.get("001")
+        harness.jobs.get("001")
 
 
-async def test_faults_of_runs_are_remembered(world: World) -> None:
+async def test_faults_of_runs_are_remembered(harness: Harness) -> None:
     """Whoever killed a supervisor: its run does not end as completed. Few are remembered, and not for ever."""
-    job, line = world.start("r1", command="kill   it\n" + "x" * 300)
-    assert world.jobs.fault_of(RunId("r1")) == ""
+    job, line = harness.start("r1", command="kill   it\n" + "x" * 300)
+    assert harness.jobs.fault_of(RunId("r1")) == ""
     line.tell(starting=True)
     line.tell(gone=True, left=[], is_lost=True)
     await job.running.wait()
     line.close()
-    fault = world.jobs.fault_of(RunId("r1"))
+    fault = harness.jobs.fault_of(RunId("r1"))
     assert fault.startswith("A process that supervises the command was killed")
     assert fault.endswith(" The command: kill it " + "x" * 192 + "…")
-    assert world.jobs.fault_of(RunId("r2")) == ""
+    assert harness.jobs.fault_of(RunId("r2")) == ""
     for run in ("r2", "r3", "r4"):
-        world.jobs.record_fault(RunId(run), "x", job.running)
-    world.jobs.remove(job)
-    assert [bool(world.jobs.fault_of(RunId(run))) for run in ("r1", "r2", "r3", "r4")] == [False, False, True, True]
-    await world.jobs.end_run(RunId("r4"))
-    assert world.jobs.fault_of(RunId("r4")) == ""
+        harness.jobs.record_fault(RunId(run), "x", job.running)
+    harness.jobs.remove(job)
+    assert [bool(harness.jobs.fault_of(RunId(run))) for run in ("r1", "r2", "r3", "r4")] == [False, False, True, True]
+    await harness.jobs.end_run(RunId("r4"))
+    assert harness.jobs.fault_of(RunId("r4")) == ""
 
 
 # Other descriptors
@@ -481,8 +481,8 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
     monkeypatch.setattr(ls, "open_directory", held)
     await desk.begin(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
-    await desk.world.cancel()
-    await desk.world.quiet()
+    await desk.harness.cancel()
+    await desk.harness.quiet()
     go.set()
     await until(lambda: descriptors() == before)
 

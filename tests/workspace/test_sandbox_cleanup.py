@@ -13,8 +13,8 @@ from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.shell_call import Shell
-from holdfast.workspace.sandbox.cleanup import SandboxCleanup
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.sandbox.quarantine import SandboxCleanup
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from trials.sandbox_escapes import MECHANISMS, git
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.testing.gates import start
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import find_program, run_child, spawn, split_records
+from holdfast.workspace.process.piped_process import find_program, run_child, spawn, split_records
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
 WAYS = ("git", "own", "rg")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.child_process import Child, find_program, run_child
+from holdfast.workspace.process.piped_process import Child, find_program, run_child
 from holdfast.workspace.search import search
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 

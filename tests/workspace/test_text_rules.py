@@ -22,8 +22,8 @@ from holdfast.workspace.files.text_edit import replace_text
 from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending, with_line_ending
 from holdfast.workspace.files.undo import last_change, last_run, plan
 from holdfast.workspace.git.status_scan import Scan
-from holdfast.workspace.process import output, shell_call
-from holdfast.workspace.process.output import Output, shorten
+from holdfast.workspace.process import output_capture, shell_call
+from holdfast.workspace.process.output_capture import Output, shorten
 from holdfast.workspace.process.shell_call import command_environment
 from holdfast.workspace.project_context import (
     ContextLoader,
@@ -289,7 +289,7 @@ def test_small_pieces_are_joined_without_a_loss() -> None:
     for character in text:
         kept.feed(character.encode())
     assert kept.excerpt(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
-    assert (output.MAX_SHOWN, Output()._limit) == (30_000, 65_536)
+    assert (output_capture.MAX_SHOWN, Output()._limit) == (30_000, 65_536)
 
 
 # Environments

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.bus.frames import Frame
-from holdfast.domain.deleted_sessions import redact_event, session_of
+from holdfast.domain.deleted_session_events import redact_event, session_of
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId

@@ -9,7 +9,7 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from holdfast.cli.run_client.run_prompt import REFUSED
+from holdfast.cli.run_client.run_command import REFUSED
 from holdfast.client.terminal_text import sanitize
 
 if TYPE_CHECKING:

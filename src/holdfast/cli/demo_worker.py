@@ -14,7 +14,7 @@ import msgspec
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import TextPart
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.usage import Usage
 from holdfast.engine.settings import EngineSettings

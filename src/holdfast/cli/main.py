@@ -57,7 +57,7 @@ def main() -> None:
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from holdfast.cli.console.standard_streams import replace_closed_streams
+        from holdfast.cli.console.stream_failures import replace_closed_streams
 
         replace_closed_streams()
     try:
@@ -65,7 +65,7 @@ def main() -> None:
         if code is not None:
             sys.exit(code)
         from holdfast.cli.click_group import holdfast
-        from holdfast.cli.console.standard_streams import escape_unencodable
+        from holdfast.cli.console.stream_failures import escape_unencodable
 
         escape_unencodable()
         holdfast(prog_name="holdfast")
@@ -73,7 +73,7 @@ def main() -> None:
         # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
-        from holdfast.cli.console.standard_streams import handle_write_error
+        from holdfast.cli.console.stream_failures import handle_write_error
 
         sys.exit(handle_write_error(error))
     finally:
@@ -99,11 +99,11 @@ def _ignore_signals() -> None:
 def _run_without_click(arguments: list[str]) -> int | None:
     """Run a command that can be parsed without click; returns its exit code, or None."""
     if arguments[:1] == ["run"]:
-        from holdfast.cli.run_client.run_prompt import run_fast
+        from holdfast.cli.run_client.run_command import run_fast
 
         return run_fast(arguments[1:])
     if arguments[:1] == ["serve"]:
-        from holdfast.cli.server_boot import serve_fast
+        from holdfast.cli.server_start import serve_fast
 
         return serve_fast(arguments[1:])
     return None

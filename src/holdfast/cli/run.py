@@ -7,7 +7,7 @@ import click
 
 from holdfast.cli.common import location_options
 from holdfast.cli.run_client.run_args import DeliveryMode, RunArgs, find_conflict, is_usable_run_id, is_valid_timeout
-from holdfast.cli.run_client.run_prompt import UsageError, execute
+from holdfast.cli.run_client.run_command import UsageError, execute
 
 __all__ = ["command", "print_usage_error"]
 

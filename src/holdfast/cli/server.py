@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import click
 
 from holdfast.cli.common import CommandError, DefaultGroup, report_errors, server_options
-from holdfast.cli.server_boot import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
+from holdfast.cli.server_start import ServeArgs, run_server
 from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.locate import locate

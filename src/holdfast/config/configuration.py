@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.atomic_files import Signature, file_signature, has_changed
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.load import LoadedFile, load
+from holdfast.config.load_file import LoadedFile, load
 from holdfast.config.locations import SettingsLocations, SettingsSource
 from holdfast.config.merge import Layer, Origin, merge
 from holdfast.config.problems import Problem, format_key

@@ -13,7 +13,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from holdfast.atomic_files import MAX_FILE_SIZE, Signature, directory_lock, read_file, replace_file
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.load import parse
+from holdfast.config.load_file import parse
 from holdfast.config.problems import format_key
 from holdfast.config.validate import key_type, validate_tree, value_problems
 from holdfast.domain.errors import BadRequest, NotFound

@@ -1,4 +1,4 @@
-"""Slash commands and agents as clients know them: the completions of `/` and `@`."""
+"""Extensions as clients see them: slash commands, agents, skills, MCP servers and language servers."""
 
 from enum import IntEnum
 from typing import Literal

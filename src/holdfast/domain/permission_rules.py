@@ -1,4 +1,4 @@
-"""A permission rule and what it matches. Pure; `rule_syntax.py` parses the text of one.
+"""Permission rules: their syntax, and the tool calls they match. Pure.
 
 For a shell the pattern is a command, word by word: `bash(git status *)`. A lone `*` matches any number of
 words, a `*` in a word any characters of it; `bash(= …)` is one whole line, exactly. For other tools the pattern is
@@ -34,7 +34,7 @@ from holdfast.domain.tools import (
     matching_tools,
     suggest,
 )
-from holdfast.domain.web_addresses import Address, AddressPattern, BadAddress, parse_pattern
+from holdfast.domain.url_patterns import Address, AddressPattern, BadAddress, parse_pattern
 
 __all__ = ["BadRule", "Rule", "Scope", "escape", "parse_rules"]
 

@@ -1,4 +1,4 @@
-"""Background jobs: commands that continue after the call that started them."""
+"""Background jobs, and the sandbox of commands, as clients see them."""
 
 from typing import Literal
 

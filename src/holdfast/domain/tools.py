@@ -12,7 +12,7 @@ from holdfast.domain.approvals import Question, QuestionAnswer
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
-from holdfast.domain.models import ToolSpec
+from holdfast.domain.model_requests import ToolSpec
 
 __all__ = [
     "CLAUDE_NAMES",

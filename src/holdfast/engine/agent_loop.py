@@ -16,7 +16,7 @@ from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
-from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool
 from holdfast.domain.usage import Usage, estimate_tokens
@@ -24,7 +24,7 @@ from holdfast.engine.compaction import continuation_note, is_nearly_full, summar
 from holdfast.engine.history import conversation, size_of
 from holdfast.engine.model_call import ModelCall
 from holdfast.engine.ports import Model, Tools
-from holdfast.engine.prompt_hooks import apply_hooks_to_folded
+from holdfast.engine.prompt_preparation import apply_hooks_to_folded
 from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Finish, Message, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.sessions import Session, SessionPatch
 from holdfast.domain.usage import estimate_tokens
 from holdfast.engine.history import conversation, shortened, size_of

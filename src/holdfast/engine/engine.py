@@ -39,7 +39,7 @@ from holdfast.engine.lifecycle import (
 )
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId
-from holdfast.engine.prompt_hooks import opening_message, prompt_message
+from holdfast.engine.prompt_preparation import opening_message, prompt_message
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_context import RunContext, StartSubagent
 from holdfast.engine.run_end import (

@@ -25,7 +25,7 @@ from holdfast.domain.messages import (
     ToolResultPart,
     text_of,
 )
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 
 __all__ = ["conversation", "has_user_text", "shortened", "size_of"]
 

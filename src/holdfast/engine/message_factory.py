@@ -20,7 +20,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Attachment
 
 __all__ = ["MessageFactory"]

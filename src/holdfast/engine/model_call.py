@@ -6,7 +6,7 @@ from typing import Literal
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import AgentNotice
-from holdfast.domain.models import ModelRequest, UsagePart
+from holdfast.domain.model_requests import ModelRequest, UsagePart
 from holdfast.domain.usage import cost_of
 from holdfast.engine.ports import Model
 from holdfast.engine.response_builder import ResponseBuilder

@@ -10,7 +10,7 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session

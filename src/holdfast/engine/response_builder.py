@@ -24,7 +24,7 @@ from holdfast.domain.messages import (
     ToolCallPart,
     replace_surrogates,
 )
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ReasoningDelta,
     ReasoningSignature,

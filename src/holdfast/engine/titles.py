@@ -10,7 +10,7 @@ from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
-from holdfast.domain.models import FinishedPart, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.model_requests import FinishedPart, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.surrogates import replace_surrogates
 from holdfast.domain.usage import cost_of

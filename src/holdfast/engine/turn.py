@@ -38,7 +38,7 @@ from holdfast.domain.ledger import (
     StepRun,
 )
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
-from holdfast.domain.models import ModelInfo, StreamPart, TextDelta
+from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
 from holdfast.domain.runs import Brief, Run
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.message_factory import MessageFactory

@@ -11,7 +11,7 @@ from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.tools import Tool
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import GuardedSpawn
+from holdfast.workspace.process.piped_process import GuardedSpawn
 
 __all__ = ["Extension", "ExtensionContext"]
 

@@ -19,7 +19,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.permission_rules import BadRule, Rule, Scope, parse_rules
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.domain.web_addresses import Address, BadAddress, parse_address
+from holdfast.domain.url_patterns import Address, BadAddress, parse_address
 from holdfast.permissions.deny_check import (
     FileUse,
     NamesOnly,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.permission_rules import BadRule, Scope, escape, parse_rules
 from holdfast.domain.tools import Permit
-from holdfast.domain.web_addresses import BadAddress, parse_address
+from holdfast.domain.url_patterns import BadAddress, parse_address
 from holdfast.permissions.readonly_check import Place
 from holdfast.permissions.shell_lexer import Redirection, ShellCommand, ShellLine
 from holdfast.permissions.wrapper_commands import read_line

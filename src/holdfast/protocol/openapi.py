@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast import __version__
-from holdfast.protocol.problems import Problem
+from holdfast.protocol.error_status import Problem
 from holdfast.protocol.routes import ROUTES, Query, Route
 
 __all__ = ["document", "page", "policy"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.usage import Price
 
 __all__ = [

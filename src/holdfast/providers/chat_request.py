@@ -21,9 +21,9 @@ from holdfast.domain.messages import (
     ToolResult,
     replace_surrogates,
 )
-from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
+from holdfast.domain.model_requests import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import Selection
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["PLAIN_REASONING", "chat_body", "effort_of", "output_tokens_of"]
 

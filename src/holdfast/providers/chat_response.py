@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.ids import ToolCallId
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ReasoningDelta,
     ReasoningSignature,

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.http11.connection import connect_error
 from holdfast.providers.http_client import http_client
-from holdfast.providers.model_access import is_loopback
+from holdfast.providers.provider_connection import is_loopback
 from holdfast.tasks import TaskOwner
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import ModelSettings, ProviderSettings, Selection, Settings
 from holdfast.domain.usage import Price
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, info_of

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import TextPart
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ModelInfo,
     ModelRequest,

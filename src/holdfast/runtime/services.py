@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.config.client_settings import ConfigStore
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
+from holdfast.config.wire_settings import ConfigStore
 from holdfast.domain.errors import BadRequest, HoldfastError, ToolError, WorkspaceClosing
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
@@ -33,8 +33,8 @@ from holdfast.engine.recovery import plan_recovery
 from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.command_substitution import Substitution
 from holdfast.extensions.extensions import Extensions
+from holdfast.extensions.settings_substitution import Substitution
 from holdfast.providers.http_client import close_connections, post_form
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.engine_settings import context_loader, engine_settings
@@ -52,10 +52,10 @@ from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import examined_git
 from holdfast.workspace.git.status_scan import GitScan
-from holdfast.workspace.process.child_process import GuardedSpawn
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.process.program_lookup import ProgramFiles
 from holdfast.workspace.process.shell_call import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap

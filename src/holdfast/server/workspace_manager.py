@@ -23,18 +23,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
-from holdfast.domain.events import (
-    AgentEvent,
-    AgentNotice,
-    ApprovalEvent,
-    Attached,
-    AttachedEvent,
-    Change,
-)
+from holdfast.domain.events import AgentEvent, AgentNotice, ApprovalEvent, Attached, AttachedEvent, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lockfile import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
-from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices
 from holdfast.runtime.workspace import Workspace
 from holdfast.server import presence

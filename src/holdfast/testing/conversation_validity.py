@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.messages import BinaryPart, Message, TextPart, ToolCallPart, ToolResultPart
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 
 __all__ = ["problems_of_request", "problems_of_session"]
 

@@ -18,7 +18,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import FinishReason, Message, text_of
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import Tool
 from holdfast.engine.ports import Ledger, Model, Outlet
@@ -28,7 +28,7 @@ from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.memory_ledger import MemoryLedger
 
-__all__ = ["CountingClock", "FixedModels", "FixedTools", "Tape", "World", "counting_ids"]
+__all__ = ["CountingClock", "FixedModels", "FixedTools", "Harness", "PublishedEvents", "counting_ids"]
 
 
 class CountingClock:
@@ -95,7 +95,7 @@ def _model_or_raise(model: Model | Exception) -> Model:
     return model
 
 
-class Tape:
+class PublishedEvents:
     """Records published events in order and passes them on."""
 
     def __init__(self, outlet: Outlet) -> None:
@@ -114,12 +114,12 @@ class Tape:
         self._outlet.publish_live(event)
 
 
-class World:
+class Harness:
     """A workspace with one session, and shortcuts for actions and observations of tests."""
 
-    def __init__(self, workspace: Workspace, tape: Tape, session: SessionId, ledger: Ledger) -> None:
+    def __init__(self, workspace: Workspace, published: PublishedEvents, session: SessionId, ledger: Ledger) -> None:
         self.workspace = workspace
-        self.tape = tape
+        self.published = published
         self.session = session
         self.ledger = ledger
 
@@ -134,13 +134,13 @@ class World:
         path: str = "/project",
         ids: str = "id",
         **others: Any,  # noqa: ANN401
-    ) -> "World":
+    ) -> "Harness":
         """Open the workspace. `others` are further fields of `FixedServices`."""
-        tapes: list[Tape] = []
+        recorded: list[PublishedEvents] = []
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
-            tapes.append(Tape(outlet))
-            return tapes[0]
+            recorded.append(PublishedEvents(outlet))
+            return recorded[0]
 
         store = ledger or MemoryLedger()
         models = model if isinstance(model, FixedModels) else FixedModels(model)
@@ -156,7 +156,7 @@ class World:
         )
         workspace = await open_workspace(path, parts)
         session = await workspace.sessions.create("Test")
-        return cls(workspace, tapes[0], session.id, store)
+        return cls(workspace, recorded[0], session.id, store)
 
     async def prompt(
         self,
@@ -203,7 +203,7 @@ class World:
 
     def ends(self) -> list[RunComplete]:
         """Return every published end, in order."""
-        events = (event for _, event in self.tape.events)
+        events = (event for _, event in self.published.events)
         return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
     def end_of(self, run_id: str) -> RunComplete:
@@ -214,11 +214,11 @@ class World:
 
     def notices(self) -> list[AgentNotice]:
         """Return the published notices."""
-        return [event.change.object for _, event in self.tape.events if isinstance(event, AgentEvent)]
+        return [event.change.object for _, event in self.published.events if isinstance(event, AgentEvent)]
 
     def message_events(self) -> list[MessageEvent]:
         """Return the published message events."""
-        return [event for _, event in self.tape.events if isinstance(event, MessageEvent)]
+        return [event for _, event in self.published.events if isinstance(event, MessageEvent)]
 
     async def assert_valid(self, requests: Iterable[ModelRequest] = ()) -> None:
         """R7: check that the stored conversation is complete, and that every provider accepts the requests."""

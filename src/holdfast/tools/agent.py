@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.models import ToolSpec
+from holdfast.domain.model_requests import ToolSpec
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.models import ToolSpec
+from holdfast.domain.model_requests import ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
 
 __all__ = ["BaseTool", "metadata"]

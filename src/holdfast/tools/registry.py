@@ -20,7 +20,7 @@ from holdfast.tools.todos import Known, Todos
 from holdfast.tools.view import NamedSkill, View
 from holdfast.tools.write import Write
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.child_process import Spawn, spawn
+from holdfast.workspace.process.piped_process import Spawn, spawn
 from holdfast.workspace.search.search import Searcher
 from holdfast.workspace.web_client import WebClient
 

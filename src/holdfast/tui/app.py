@@ -26,16 +26,16 @@ from holdfast.client.locate import ServerLocation
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
-from holdfast.tui.keys import register_key_sequences
+from holdfast.tui.key_sequences import register_key_sequences
 from holdfast.tui.notifications import AwayNotifier
-from holdfast.tui.palette import THEMES, NoColorFilter, default_theme
 from holdfast.tui.pickers import ExtensionPicker, ModelPicker, SessionPicker, WorkspacePicker
 from holdfast.tui.prompt_actions import SECOND_PRESS_TIME, AttachmentBar, CompletionController, PromptController
-from holdfast.tui.rendering import FrameScheduler, Renderer
+from holdfast.tui.redraw import FrameScheduler, Renderer
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.server_connection import ServerConnection
 from holdfast.tui.slash_commands import SlashCommands
 from holdfast.tui.terminal_text import SanitizeFilter
+from holdfast.tui.themes import THEMES, NoColorFilter, default_theme
 from holdfast.tui.welcome import WelcomeView
 from holdfast.tui.widgets.approval_panel import AnswerChoice, ApprovalPanel, RequestPanel
 from holdfast.tui.widgets.composer import Completer, Composer

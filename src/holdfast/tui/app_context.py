@@ -19,8 +19,8 @@ from textual.widgets import Static
 from textual.worker import WorkType
 
 from holdfast.client.errors import ClientError
-from holdfast.tui.palette import PLAIN, Palette, derive_palette
 from holdfast.tui.server_connection import ServerConnection
+from holdfast.tui.themes import PLAIN, Palette, derive_palette
 from holdfast.tui.widgets.composer import Completer, Composer
 from holdfast.tui.widgets.queue_panel import QueuePanel
 from holdfast.tui.widgets.search_bar import SearchBar

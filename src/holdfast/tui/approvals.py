@@ -1,7 +1,7 @@
 """Approvals and questions: shown above the composer, answered once.
 
 One request is shown at a time. Its panel is not a dialog: the composer keeps the keyboard, and the state machine in
-`client/answer_focus.py` decides for every key whether the panel or the composer receives it. `ApprovalController` feeds
+`client/key_focus.py` decides for every key whether the panel or the composer receives it. `ApprovalController` feeds
 that machine with keys, focus changes and time, and carries out its decisions.
 
 The order of events matters here, because a letter that is still on its way to the composer must prevent the panel from
@@ -17,8 +17,8 @@ from textual import events
 from textual._time import get_time
 from textual.timer import Timer
 
-from holdfast.client import answer_focus
-from holdfast.client.answer_focus import ARROWS, Focus, Route
+from holdfast.client import key_focus
+from holdfast.client.key_focus import ARROWS, Focus, Route
 from holdfast.client.view import Ask
 from holdfast.domain.approvals import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
@@ -83,12 +83,12 @@ class ApprovalController:
 
     def _appear(self, panel: RequestPanel) -> None:
         if self.panel is panel:
-            self.keyboard = answer_focus.appear(self.keyboard, panel.request_id, panel.KIND, self._now())
+            self.keyboard = key_focus.appear(self.keyboard, panel.request_id, panel.KIND, self._now())
             self.sync_keyboard()
 
     def _close_panel(self) -> None:
         panel, self.panel = self.panel, None
-        self.keyboard = answer_focus.disappear(self.keyboard)
+        self.keyboard = key_focus.disappear(self.keyboard)
         if panel is not None:
             had_focus = panel.has_focus or panel.has_focus_within
             self._context.main_screen.remove_class("whole-request")
@@ -157,10 +157,10 @@ class ApprovalController:
         is_completion = key == "tab" and context.composer.completes
         if context.has_dialog or not (context.composer.has_focus or self.keyboard.is_focused) or is_completion:
             # Not for the composer, but still a key press.
-            self.keyboard, _ = answer_focus.press(self.keyboard, "other", at)
+            self.keyboard, _ = key_focus.press(self.keyboard, "other", at)
             self._draw_panel()
             return False
-        self.keyboard, route = answer_focus.press(self.keyboard, key, at)
+        self.keyboard, route = key_focus.press(self.keyboard, key, at)
         is_handled = self._follow(route, key)
         self._draw_panel()
         return is_handled
@@ -192,7 +192,7 @@ class ApprovalController:
         """Move the focus: Escape in a field to the choices, otherwise to the composer; Tab to the conversation."""
         screen = self._context.main_screen
         if panel.close_field() and key == "escape":
-            self.keyboard = answer_focus.focus(self.keyboard)
+            self.keyboard = key_focus.focus(self.keyboard)
             screen.set_focus(panel)
         elif key == "tab" and self._context.transcript.display:
             screen.set_focus(self._context.transcript)
@@ -206,15 +206,15 @@ class ApprovalController:
         now, panel, focused = self._now(), self.panel, self._context.main_screen.focused
         is_inside = panel is not None and focused is not None and panel in focused.ancestors_with_self
         if is_inside and not self.keyboard.is_focused:
-            self.keyboard = answer_focus.focus(self.keyboard)
+            self.keyboard = key_focus.focus(self.keyboard)
         elif not is_inside:
-            self.keyboard = answer_focus.blur(self.keyboard, now)
-        self.keyboard = answer_focus.edit(self.keyboard, is_empty=self._is_composer_idle(), at=now)
+            self.keyboard = key_focus.blur(self.keyboard, now)
+        self.keyboard = key_focus.edit(self.keyboard, is_empty=self._is_composer_idle(), at=now)
         self._draw_panel()
 
     def record_key(self, key: str) -> None:
         """Record a key press that another program received: it may be the beginning of a key that is still held."""
-        self.keyboard, _ = answer_focus.press(self.keyboard, key, self._now())
+        self.keyboard, _ = key_focus.press(self.keyboard, key, self._now())
         self._draw_panel()
 
     def _is_composer_idle(self) -> bool:
@@ -229,7 +229,7 @@ class ApprovalController:
             self._context.request_frame()
         if self._timer is not None:
             self._timer.stop()
-        wait = answer_focus.remaining(self.keyboard, self._now())
+        wait = key_focus.remaining(self.keyboard, self._now())
         # A Textual timer whose time is over before it is set never fires.
         self._timer = None if wait is None else self._context.set_timer(max(0.01, wait / 1000), self.tick_keyboard)
 
@@ -252,10 +252,10 @@ class ApprovalController:
         if not self._context.is_mounted:
             return
         self.sync_keyboard()
-        self.keyboard, is_due = answer_focus.release(self.keyboard, self._now())
+        self.keyboard, is_due = key_focus.release(self.keyboard, self._now())
         if is_due and self.panel is not None:
             self.panel.act("enter")
-        self.keyboard = answer_focus.tick(self.keyboard, self._now())
+        self.keyboard = key_focus.tick(self.keyboard, self._now())
         self._draw_panel()
 
     def _now(self) -> int:
@@ -266,13 +266,13 @@ class ApprovalController:
     def click(self, choice: AnswerChoice) -> None:
         """Handle a click on an answer."""
         if self.panel is not None and choice in self.panel.query(AnswerChoice):
-            self.keyboard, route = answer_focus.click(self.keyboard, self._now())
+            self.keyboard, route = key_focus.click(self.keyboard, self._now())
             if route.target == "request" and not self._click_moved_focus:
                 self.panel.clicked(choice)
 
     def _click_focuses(self, panel: RequestPanel) -> bool:
         """Return True if a mouse button pressed on the panel moves the focus there."""
-        _, route = answer_focus.click(self.keyboard, self._now())
+        _, route = key_focus.click(self.keyboard, self._now())
         self._click_moved_focus = self.panel is panel and route.target == "focus"
         return self._click_moved_focus
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from holdfast.domain.runs import Attachment
-from holdfast.protocol.attachments import LARGEST_FILE, kind_of
+from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
 
 __all__ = [
     "MAX_SIZE",

@@ -41,7 +41,7 @@ from holdfast.tui.blocks import (
     output_lines,
 )
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.palette import Palette
+from holdfast.tui.themes import Palette
 
 __all__ = [
     "FOLDED_LINES",

@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.syntax import Syntax, SyntaxTheme
 
 from holdfast.domain.line_diff import ColumnPair, DiffLine, changed_span, pair_columns
-from holdfast.tui.palette import Palette
+from holdfast.tui.themes import Palette
 
 __all__ = ["SPLIT_WIDTH", "DiffView", "HighlightedLine", "highlight_lines"]
 

@@ -22,11 +22,11 @@ from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.protocol.extension_routes import SkillInfo
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.block_render import format_age, format_count, format_duration, format_price, format_usage
-from holdfast.tui.palette import THEMES
 from holdfast.tui.screens.dialogs import AutoApprove, Confirm, TextInput
 from holdfast.tui.screens.pager import DiffScreen, PagerScreen
 from holdfast.tui.screens.picker import Picker, PickerItem, PickerResult
 from holdfast.tui.server_connection import LSP_STATE_NAMES
+from holdfast.tui.themes import THEMES
 
 __all__ = [
     "ExtensionPicker",

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.domain.errors import ToolError
-from holdfast.domain.web_addresses import BadAddress, parse_address
+from holdfast.domain.url_patterns import BadAddress, parse_address
 
 if TYPE_CHECKING:
     import httpx2

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.extensions.lsp.diagnostics import DiagnosticStore, format_counts, format_diagnostics, to_file_diagnostics
-from holdfast.extensions.lsp.file_changes import (
+from holdfast.extensions.lsp.changed_file_scan import (
     Change,
     FileScan,
     compare_scans,
@@ -14,6 +13,7 @@ from holdfast.extensions.lsp.file_changes import (
     parse_glob,
     scan_files,
 )
+from holdfast.extensions.lsp.diagnostics import DiagnosticStore, format_counts, format_diagnostics, to_file_diagnostics
 from holdfast.extensions.lsp.lsp_connection import Incoming
 from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, Range, file_uri
 from holdfast.extensions.lsp.server_config import ServerConfig

@@ -11,8 +11,8 @@ import pytest
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.tools import Inquiry, ToolContext
-from holdfast.extensions.mcp import detached_wait as module
-from holdfast.extensions.mcp.detached_wait import DetachedWait, RateLimit, StartLimiter
+from holdfast.extensions.mcp import bounded_wait as module
+from holdfast.extensions.mcp.bounded_wait import DetachedWait, RateLimit, StartLimiter
 from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
 from holdfast.extensions.mcp.mcp_tools import _InactivityTimer
 from holdfast.extensions.mcp.mcp_types import error_message

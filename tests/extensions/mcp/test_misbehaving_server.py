@@ -11,7 +11,7 @@ import pytest
 from e2e.tool_client import ToolClient, tool_client, until
 from extensions.mcp.servers import add, dead, gone, living, results, rogue, stands, state
 from holdfast.extensions.mcp import mcp_types
-from holdfast.extensions.mcp.detached_wait import RateLimit, StartLimiter
+from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
 from holdfast.testing.gates import start
 
 GO: tuple[str, object] = ("mcp_rogue_go", {})

@@ -27,7 +27,7 @@ from extensions.mcp.servers import (
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.scripted_model import ScriptedModel
 from server.helpers import read_until
 

@@ -1,6 +1,6 @@
 """The input line of a command: typed text, and below an approval or a question its choices.
 
-`client/answer_focus.py` decides whether a key edits the text or acts on the request. Keys are read before the request
+`client/key_focus.py` decides whether a key edits the text or acts on the request. Keys are read before the request
 may settle (`poll`), so that a key typed before it was drawn as active never acts on it, however late it is read.
 """
 
@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 from unicodedata import east_asian_width
 
 from holdfast.cli.console.run_output import RunOutput
-from holdfast.cli.console.terminal import Key, Terminal
-from holdfast.client import answer_focus
-from holdfast.client.answer_focus import Focus, Kind
+from holdfast.cli.console.terminal_io import Key, Terminal
+from holdfast.client import key_focus
+from holdfast.client.key_focus import Focus, Kind
 
 __all__ = ["Input", "InputLine", "Option"]
 
@@ -76,13 +76,13 @@ class InputLine:
         # Reading switches the terminal to single keys; text that was typed earlier counts as typed now.
         self._read()
         self._is_stale = bool(self.text or self._keys)
-        self._focus = answer_focus.appear(self._focus, request, kind, self._now())
+        self._focus = key_focus.appear(self._focus, request, kind, self._now())
         self._draw()
 
     def close(self, notice: str = "") -> None:
         """Remove the request. Typed text is kept and shown again."""
         self._output.clear()
-        self._focus = answer_focus.disappear(self._focus)
+        self._focus = key_focus.disappear(self._focus)
         self._terminal.write(f"{notice}\n" if notice else "")
         if self.text and self._echoes:
             self._terminal.write(_on_one_line(self.text))
@@ -93,15 +93,15 @@ class InputLine:
         while self._keys:
             at, key = self._keys.popleft()
             done = self._press(key, at)
-            self._focus = answer_focus.edit(self._focus, is_empty=not self.text, at=at)
+            self._focus = key_focus.edit(self._focus, is_empty=not self.text, at=at)
             if done is not None:
                 return done
         if self._terminal.is_closed:
             return Input("end")
-        self._focus, is_due = answer_focus.release(self._focus, self._now())
+        self._focus, is_due = key_focus.release(self._focus, self._now())
         if is_due:
             return self._apply_key(Key("enter"))
-        self._focus = answer_focus.tick(self._focus, self._now())
+        self._focus = key_focus.tick(self._focus, self._now())
         self._draw()
         return None
 
@@ -110,7 +110,7 @@ class InputLine:
         if self._terminal.is_resumed:
             # Enter ended the shell's `fg`, and the key may still be held.
             self._terminal.is_resumed = False
-            self._focus, _ = answer_focus.press(self._focus, "enter", at)
+            self._focus, _ = key_focus.press(self._focus, "enter", at)
         self._keys.extend((at, key) for key in keys)
 
     def _now(self) -> int:
@@ -119,7 +119,7 @@ class InputLine:
     def _press(self, key: Key, at: int) -> Input | None:
         was_open, name = self.is_open, key.name
         known = {"backspace", "erase_line", "erase_word", "end"}
-        self._focus, route = answer_focus.press(self._focus, "other" if name in known else name, at)
+        self._focus, route = key_focus.press(self._focus, "other" if name in known else name, at)
         if route.target == "request":
             return self._apply_key(key)
         if route.target in ("focus", "blur"):
@@ -153,7 +153,7 @@ class InputLine:
         """Handle a key for the request."""
         is_question = self._focus.kind == "question"
         last = len(self._options) - 1
-        if key.name in answer_focus.ARROWS:
+        if key.name in key_focus.ARROWS:
             self._selected = max(0, min(last, self._selected + (1 if key.name in ("right", "down") else -1)))
         elif key.name == "enter" and self._focus.is_focused and is_question and self._answer_text:
             return Input("answer", self._answer_text)

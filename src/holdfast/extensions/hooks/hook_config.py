@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.load import parse
+from holdfast.config.load_file import parse
 from holdfast.config.merge import Origin
 from holdfast.config.problems import Problem, format_key
 from holdfast.domain.hooks import HookEvent, event_of, matcher_trouble

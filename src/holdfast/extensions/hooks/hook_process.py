@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.hooks import HookDecision, HookEvent, Ruling
 from holdfast.extensions.hooks.hook_config import Hook
-from holdfast.workspace.process.child_process import GuardedChild, GuardedSpawn
+from holdfast.workspace.process.piped_process import GuardedChild, GuardedSpawn
 
 __all__ = ["HookResult", "merge_results", "parse_output", "run_hook"]
 

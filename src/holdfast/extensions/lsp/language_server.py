@@ -24,7 +24,7 @@ from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnecti
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig, Unlaunchable
 from holdfast.extensions.lsp.server_session import ServerSession
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.process.child_process import GuardedChild
+from holdfast.workspace.process.piped_process import GuardedChild
 
 __all__ = ["LanguageServer", "MessageTrace", "ServerHooks", "ServerLog"]
 

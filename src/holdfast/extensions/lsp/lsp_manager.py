@@ -27,9 +27,9 @@ from holdfast.domain.events import Change, LspEvent
 from holdfast.domain.extensions import LspInfo, LspNotice, LspState
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp.changed_file_scan import FileScan, compare_scans, scan_files
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, format_diagnostics, to_file_diagnostics
 from holdfast.extensions.lsp.diagnostics_wait import IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
-from holdfast.extensions.lsp.file_changes import FileScan, compare_scans, scan_files
 from holdfast.extensions.lsp.language_server import LanguageServer, MessageTrace, ServerHooks
 from holdfast.extensions.lsp.lsp_types import path_from_uri
 from holdfast.extensions.lsp.positions import Text
@@ -47,7 +47,7 @@ from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import display_path, is_within
 from holdfast.workspace.files.open_files import locate, read_whole_file
 from holdfast.workspace.files.text_encoding import decode
-from holdfast.workspace.process.child_process import GuardedChild
+from holdfast.workspace.process.piped_process import GuardedChild
 
 __all__ = ["LspManager"]
 

@@ -1,4 +1,4 @@
-"""Tool that renames a symbol in all files, or in none."""
+"""Tools that change code by its structure: rename a symbol in all files, or replace a function, class or method."""
 
 import asyncio
 import os

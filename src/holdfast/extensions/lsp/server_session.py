@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import __version__
+from holdfast.extensions.lsp.changed_file_scan import Change, Pattern, matching_changes, parse_glob
 from holdfast.extensions.lsp.diagnostics import DiagnosticStore
-from holdfast.extensions.lsp.file_changes import Change, Pattern, matching_changes, parse_glob
 from holdfast.extensions.lsp.lsp_connection import Incoming, LspConnection, RequestRefused
 from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, ServerCapabilities, file_uri
 from holdfast.extensions.lsp.positions import ENCODINGS

@@ -22,7 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast import __version__
-from holdfast.extensions.mcp.detached_wait import RateLimit
+from holdfast.extensions.mcp.bounded_wait import RateLimit
 from holdfast.extensions.mcp.http_transport import ResponseMonitor, open_http_streams
 from holdfast.extensions.mcp.mcp_types import (
     FIRST_DELAY,

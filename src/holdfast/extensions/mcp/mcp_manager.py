@@ -27,7 +27,7 @@ from holdfast.domain.extensions import McpArgument, McpChange, McpContents, McpI
 from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.mcp.detached_wait import DetachedWait, StartLimiter
+from holdfast.extensions.mcp.bounded_wait import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.mcp_server import McpServer, SharedServices
 from holdfast.extensions.mcp.mcp_tools import ListResources, McpTool, McpToolCalls, ReadResource, tool_specs
 from holdfast.extensions.mcp.mcp_types import CallFailed, ConnectionClosed, ListName

@@ -36,7 +36,7 @@ from holdfast.domain.extensions import NEVER, McpChange, McpInfo, McpNotice
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.mcp import mcp_types
-from holdfast.extensions.mcp.detached_wait import DetachedWait, StartLimiter
+from holdfast.extensions.mcp.bounded_wait import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.mcp_types import (
     LISTS,
     CallFailed,
@@ -54,7 +54,7 @@ from holdfast.extensions.mcp.tool_cache import CachedTools
 from holdfast.extensions.mcp.tool_naming import is_enabled, tool_names
 from holdfast.providers.http_client import in_thread
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.process.output import Output
+from holdfast.workspace.process.output_capture import Output
 from holdfast.workspace.process.shell_call import command_environment
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.models import ToolSpec
+from holdfast.domain.model_requests import ToolSpec
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.extensions.mcp.detached_wait import DetachedWait, retrieve_exception
+from holdfast.extensions.mcp.bounded_wait import DetachedWait, retrieve_exception
 from holdfast.extensions.mcp.elicitation import elicit
 from holdfast.extensions.mcp.mcp_server import McpServer
 from holdfast.extensions.mcp.mcp_types import (

@@ -12,7 +12,7 @@ from holdfast.config.redaction import redact_text
 from holdfast.domain.errors import BadRequest, HoldfastError, ToolError
 from holdfast.domain.extensions import McpState
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
-from holdfast.workspace.process.child_process import GuardedChild
+from holdfast.workspace.process.piped_process import GuardedChild
 
 __all__ = [
     "DISABLED",

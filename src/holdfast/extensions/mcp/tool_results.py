@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.domain.extensions import McpContents
 from holdfast.domain.tools import ToolOutcome
-from holdfast.workspace.process.output import shorten
+from holdfast.workspace.process.output_capture import shorten
 
 __all__ = ["prompt_text", "resource_contents", "resource_outcome", "tool_outcome"]
 

@@ -9,8 +9,8 @@ from anthropic._models import FinalRequestOptions
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from holdfast.domain.models import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.domain.model_requests import ModelInfo
+from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["build", "marked", "refine"]
 

@@ -32,9 +32,9 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.tools import ToolDefinition
 
 from holdfast.domain import messages as ours
-from holdfast.domain import models
+from holdfast.domain import model_requests
 from holdfast.domain.ids import ToolCallId
-from holdfast.domain.models import (
+from holdfast.domain.model_requests import (
     FinishedPart,
     ReasoningDelta,
     ReasoningSignature,
@@ -48,7 +48,7 @@ from holdfast.domain.models import (
     UsagePart,
 )
 from holdfast.domain.usage import Usage
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["StreamParts", "conversation", "parameters"]
 
@@ -56,7 +56,7 @@ __all__ = ["StreamParts", "conversation", "parameters"]
 _REDACTED = {"bedrock": "redacted_content"}
 
 
-def parameters(request: models.ModelRequest, access: ModelAccess) -> ModelRequestParameters:
+def parameters(request: model_requests.ModelRequest, access: ModelAccess) -> ModelRequestParameters:
     """Return the system prompt and the tools. Tool schemas are sent unchanged."""
     texts = [text for text in (access.system_prefix, request.system) if text.strip()]
     tools = [
@@ -72,7 +72,7 @@ def parameters(request: models.ModelRequest, access: ModelAccess) -> ModelReques
     return ModelRequestParameters(function_tools=tools, instruction_parts=instructions or None)
 
 
-def conversation(messages: Sequence[ours.Message], info: models.ModelInfo, system: str) -> list[ModelMessage]:
+def conversation(messages: Sequence[ours.Message], info: model_requests.ModelInfo, system: str) -> list[ModelMessage]:
     """Convert messages, merging adjacent requests into one. `system` is pydantic-ai's name for the provider."""
     out: list[ModelMessage] = []
     for message in messages:
@@ -103,7 +103,7 @@ def _user(message: ours.Message) -> Iterator[ModelRequestPart]:
     yield UserPromptPart(content=content)
 
 
-def _results(message: ours.Message, info: models.ModelInfo) -> Iterator[ModelRequestPart]:
+def _results(message: ours.Message, info: model_requests.ModelInfo) -> Iterator[ModelRequestPart]:
     for result in message.tool_results:
         content: Any = result.content
         shown = _media(result)
@@ -125,7 +125,7 @@ def _media(result: ours.ToolResult) -> BinaryContent | None:
     return BinaryContent(base64.b64decode(result.data), media_type=result.mime_type)
 
 
-def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> ModelResponse:
+def _assistant(message: ours.Message, info: model_requests.ModelInfo, system: str) -> ModelResponse:
     # A signature is valid only for the model that created it: other models reject the request.
     is_own = (message.provider, message.model) == (info.provider, info.model)
     marks = list(_marks(message)) if is_own else []

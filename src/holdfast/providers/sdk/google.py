@@ -9,8 +9,8 @@ from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
-from holdfast.domain.models import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.domain.model_requests import ModelInfo
+from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["build", "build_vertex", "refine"]
 

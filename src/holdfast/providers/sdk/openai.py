@@ -9,8 +9,8 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from holdfast.domain.models import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.domain.model_requests import ModelInfo
+from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["build", "build_azure", "build_chat", "build_responses", "refine"]
 

@@ -12,7 +12,7 @@ from holdfast.domain.doctor import Finding, Severity
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
@@ -20,8 +20,8 @@ from holdfast.runtime.permission_rules import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
-from holdfast.workspace.process.child_process import find_program
 from holdfast.workspace.process.guard_tag import orphaned_processes
+from holdfast.workspace.process.piped_process import find_program
 from holdfast.workspace.sandbox.sandbox import find_bubblewrap, why_not
 
 __all__ = [

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from holdfast.domain.errors import BadRequest, StorageDetached
+from holdfast.protocol.error_status import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.openapi import policy
-from holdfast.protocol.problems import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.request import Handler, Request

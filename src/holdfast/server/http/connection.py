@@ -32,7 +32,7 @@ from typing import Generic, Protocol, TypeVar, cast
 
 import httptools
 
-from holdfast.protocol.problems import TooManyStreams
+from holdfast.protocol.error_status import TooManyStreams
 from holdfast.server.http.listen import is_hung_up, is_our_own
 from holdfast.server.http.request_cycle import NOT_HTTP, Asgi, Message, Receive, RequestCycle, Scope, Send
 from holdfast.tasks import TaskOwner

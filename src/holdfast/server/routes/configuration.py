@@ -16,7 +16,7 @@ from holdfast.config.problems import Problem, format_key, parse_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
 from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
 from holdfast.providers.http_client import post_form

@@ -1,4 +1,4 @@
-"""Handlers for files that a prompt can attach, for clients without access to the disk."""
+"""Handlers for files: those that a prompt can attach, and the undo of changes."""
 
 import asyncio
 import os
@@ -11,9 +11,9 @@ from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.runs import Attachment
-from holdfast.protocol.attachments import LARGEST_FILE, kind_of
+from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
 from holdfast.protocol.bodies import FileNames
-from holdfast.protocol.problems import TooLarge
+from holdfast.protocol.error_status import TooLarge
 from holdfast.server.http.request import Request
 from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
 from holdfast.workspace.files.undo import last_change, recorded_path, undo

@@ -8,8 +8,8 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
 from holdfast.extensions.mcp.extension import McpExtension
+from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.protocol.extension_routes import McpAuthUrl, McpDone, McpLog, McpText
-from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of

@@ -6,7 +6,7 @@ from holdfast.bus.bus import Subscription
 from holdfast.domain.errors import BadRequest, Conflict, ProviderError, UnknownRun
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.models import ModelInfo
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.lifecycle import state_of

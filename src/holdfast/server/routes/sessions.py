@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.deleted_sessions import event_subject
+from holdfast.domain.deleted_session_events import event_subject
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId

@@ -7,9 +7,9 @@ from typing import Any
 from holdfast import __version__
 from holdfast.domain.errors import BadRequest, Conflict, NotFound, StorageDetached
 from holdfast.domain.usage import Stats
+from holdfast.protocol import PROTOCOL
 from holdfast.protocol.bodies import VersionInfo
 from holdfast.protocol.openapi import document, page
-from holdfast.protocol.version import PROTOCOL
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of

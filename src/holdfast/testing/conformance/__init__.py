@@ -16,9 +16,9 @@ from holdfast.testing.conformance import (
     runs,
     sessions,
 )
-from holdfast.testing.conformance.subject import Check, Desk, ManualClock, Subject, message, run, session
+from holdfast.testing.conformance.subject import Check, ManualClock, Subject, WorkspaceOwner, message, run, session
 
-__all__ = ["CHECKS", "Check", "Desk", "ManualClock", "Subject", "message", "run", "session"]
+__all__ = ["CHECKS", "Check", "ManualClock", "Subject", "WorkspaceOwner", "message", "run", "session"]
 
 CHECKS: tuple[Check, ...] = (
     *queue.CHECKS,

@@ -18,7 +18,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Admit, Announce, CloseRequest, DeleteSession, Receipt, Write
-from holdfast.testing.conformance.subject import Check, Desk, Subject, run
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run
 
 __all__ = ["CHECKS"]
 
@@ -40,59 +40,59 @@ EVENTS: tuple[ApprovalEvent, ...] = (
 
 
 async def what_is_announced_is_numbered_and_comes_back_whole(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    start = (await subject.ledger.bounds(desk.id))[1]
-    receipt = await desk.do(*(Announce(event) for event in EVENTS))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    start = (await subject.ledger.bounds(owner.id))[1]
+    receipt = await owner.do(*(Announce(event) for event in EVENTS))
     assert [entry.number for entry in receipt.entries] == list(range(start + 1, start + 1 + len(EVENTS)))
     assert receipt.runs == ()
-    assert [event for _, event in await desk.events(start)] == list(EVENTS)
+    assert [event for _, event in await owner.events(start)] == list(EVENTS)
 
 
 async def what_is_announced_outlives_a_crash(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(*(Announce(event) for event in EVENTS))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(*(Announce(event) for event in EVENTS))
     await subject.crash()
-    desk = await Desk.open(subject.ledger)
-    assert [event for _, event in await desk.events()][-len(EVENTS) :] == list(EVENTS)
+    owner = await WorkspaceOwner.open(subject.ledger)
+    assert [event for _, event in await owner.events()][-len(EVENTS) :] == list(EVENTS)
 
 
 async def it_changes_no_row(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(Admit(run("r"), b"h"))
-    before = await subject.ledger.snapshot(desk.id, SESSION)
-    await desk.do(Announce(EVENTS[0]))
-    after = await subject.ledger.snapshot(desk.id, SESSION)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(Admit(run("r"), b"h"))
+    before = await subject.ledger.snapshot(owner.id, SESSION)
+    await owner.do(Announce(EVENTS[0]))
+    after = await subject.ledger.snapshot(owner.id, SESSION)
     assert (after.sessions, after.messages, after.runs) == (before.sessions, before.messages, before.runs)
     assert after.cursor == before.cursor + 1
 
 
 async def the_first_stored_answer_closes_a_request(subject: Subject) -> None:
     """Later ones are refused, also after a crash and after a withdrawal; so is one to a request that never was."""
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     asked, granted = EVENTS[0], EVENTS[2]
     assert isinstance(granted, PermissionNotificationEvent)
-    assert await desk.refused(CloseRequest(granted)) == "already_closed"
-    await desk.do(Announce(asked), Announce(EVENTS[1]))
-    answers = await desk.batch(Write((CloseRequest(granted),)), Write((CloseRequest(_denied()),)))
+    assert await owner.refused(CloseRequest(granted)) == "already_closed"
+    await owner.do(Announce(asked), Announce(EVENTS[1]))
+    answers = await owner.batch(Write((CloseRequest(granted),)), Write((CloseRequest(_denied()),)))
     assert [isinstance(answer, Receipt) for answer in answers] == [True, False]
-    assert [event for _, event in await desk.events()][-1] == granted
+    assert [event for _, event in await owner.events()][-1] == granted
     await subject.crash()
-    desk = await Desk.open(subject.ledger)
-    assert await desk.refused(CloseRequest(granted)) == "already_closed"
-    await desk.do(Announce(EVENTS[3]), Announce(EVENTS[4]))
+    owner = await WorkspaceOwner.open(subject.ledger)
+    assert await owner.refused(CloseRequest(granted)) == "already_closed"
+    await owner.do(Announce(EVENTS[3]), Announce(EVENTS[4]))
     closed = EVENTS[4]
     assert isinstance(closed, QuestionNotificationEvent)
-    assert await desk.refused(CloseRequest(closed)) == "already_closed"
+    assert await owner.refused(CloseRequest(closed)) == "already_closed"
 
 
 async def an_open_request_can_be_answered_after_a_crash(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(Announce(EVENTS[0]))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(Announce(EVENTS[0]))
     await subject.crash()
-    desk = await Desk.open(subject.ledger)
-    await desk.do(CloseRequest(_denied()))
-    await desk.do(Announce(EVENTS[0]), DeleteSession(SESSION))
-    assert await desk.refused(CloseRequest(_denied())) == "already_closed"
+    owner = await WorkspaceOwner.open(subject.ledger)
+    await owner.do(CloseRequest(_denied()))
+    await owner.do(Announce(EVENTS[0]), DeleteSession(SESSION))
+    assert await owner.refused(CloseRequest(_denied())) == "already_closed"
 
 
 def _denied() -> PermissionNotificationEvent:

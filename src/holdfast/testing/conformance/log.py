@@ -7,7 +7,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
-from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run, session
 
 __all__ = ["CHECKS"]
 
@@ -16,57 +16,57 @@ PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 
 
 async def numbers_have_no_gap(subject: Subject) -> None:
-    desk = await Desk.open(subject.ledger)
-    assert (desk.record.oldest, desk.record.newest) == (1, 0)
-    desk = await Desk.with_session(subject.ledger)
-    start = (await subject.ledger.bounds(desk.id))[1]
-    receipts = [await desk.do(PATCH), await desk.do(PATCH, PATCH), await desk.do(), await desk.do(PATCH)]
+    owner = await WorkspaceOwner.open(subject.ledger)
+    assert (owner.record.oldest, owner.record.newest) == (1, 0)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    start = (await subject.ledger.bounds(owner.id))[1]
+    receipts = [await owner.do(PATCH), await owner.do(PATCH, PATCH), await owner.do(), await owner.do(PATCH)]
     numbers = [entry.number for receipt in receipts for entry in receipt.entries]
     assert numbers == list(range(start + 1, start + 5))
 
 
 async def every_answered_event_is_in_the_log_with_its_bytes(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    receipt = await desk.do(Admit(run("r1"), b"h"), PATCH)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    receipt = await owner.do(Admit(run("r1"), b"h"), PATCH)
     for entry in receipt.entries:
         assert entry.body == encode_event(entry.event)
-    stored = await subject.ledger.events_after(desk.id, receipt.entries[0].number - 1, 100)
+    stored = await subject.ledger.events_after(owner.id, receipt.entries[0].number - 1, 100)
     assert list(stored) == [(entry.number, entry.body) for entry in receipt.entries]
 
 
 async def events_after_a_cursor_come_in_order_up_to_the_limit(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(*([PATCH] * 12))
-    numbers = [number for number, _ in await subject.ledger.events_after(desk.id, 3, 5)]
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(*([PATCH] * 12))
+    numbers = [number for number, _ in await subject.ledger.events_after(owner.id, 3, 5)]
     assert numbers == [4, 5, 6, 7, 8]
-    assert list(await subject.ledger.events_after(desk.id, 13, 5)) == []
-    assert await subject.ledger.bounds(desk.id) == (1, 13)
+    assert list(await subject.ledger.events_after(owner.id, 13, 5)) == []
+    assert await subject.ledger.bounds(owner.id) == (1, 13)
 
 
 async def every_event_has_the_time_at_which_it_was_stored(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    first = await desk.do(PATCH)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    first = await owner.do(PATCH)
     subject.clock.ms += 5_000
-    second = await desk.do(PATCH, PATCH)
+    second = await owner.do(PATCH, PATCH)
     after = first.entries[0].number - 1
-    dated = list(await subject.ledger.dated_events(desk.id, after, 2))
+    dated = list(await subject.ledger.dated_events(owner.id, after, 2))
     plain = [(entry.number, entry.body) for entry in (*first.entries, *second.entries)]
     assert [(number, body) for number, _, body in dated] == plain[:2]
     assert [at for _, at, _ in dated] == [subject.clock.ms - 5_000, subject.clock.ms]
 
 
 async def each_workspace_has_its_own_numbers(subject: Subject) -> None:
-    here = await Desk.with_session(subject.ledger)
-    there = await Desk.open(subject.ledger, "/elsewhere")
+    here = await WorkspaceOwner.with_session(subject.ledger)
+    there = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
     await here.do(PATCH, PATCH)
     assert await subject.ledger.bounds(there.id) == (1, 0)
     assert list(await subject.ledger.events_after(there.id, 0, 10)) == []
 
 
 async def concurrent_batches_are_numbered_in_the_order_they_were_handed_over(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    other = await Desk.open(subject.ledger, "/elsewhere")
-    commits = [desk.batch(Write((PATCH,)), Write((PATCH,), sync=False)) for _ in range(10)]
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    other = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
+    commits = [owner.batch(Write((PATCH,)), Write((PATCH,), sync=False)) for _ in range(10)]
     commits.append(other.batch(Write(())))
     answers = await asyncio.gather(*commits)
     numbers = [
@@ -79,21 +79,21 @@ async def concurrent_batches_are_numbered_in_the_order_they_were_handed_over(sub
 
 
 async def the_newest_events_are_kept(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     for _ in range(3):
-        await desk.do(*([PATCH] * PRUNE_INTERVAL))
+        await owner.do(*([PATCH] * PRUNE_INTERVAL))
     # The log may be pruned behind an answer's back, but no later than before the next one.
-    await desk.do(PATCH)
+    await owner.do(PATCH)
     newest = 3 * PRUNE_INTERVAL + 2
-    oldest = (await subject.ledger.bounds(desk.id))[0]
+    oldest = (await subject.ledger.bounds(owner.id))[0]
     kept = newest - oldest + 1
     assert 500 <= kept <= 500 + PRUNE_INTERVAL, f"{kept} events are kept"
-    assert [number for number, _ in await desk.events()] == list(range(oldest, newest + 1))
+    assert [number for number, _ in await owner.events()] == list(range(oldest, newest + 1))
 
 
 async def a_number_that_was_never_given_leads_nowhere(subject: Subject) -> None:
-    here = await Desk.with_session(subject.ledger)
-    there = await Desk.open(subject.ledger, "/elsewhere")
+    here = await WorkspaceOwner.with_session(subject.ledger)
+    there = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
     await there.do(CreateSession(session("s")), Admit(run("there"), b""))
     await here.admit("here")
     for beyond in (10, 1 << 40, 1 << 50, (1 << 63) - 1):
@@ -104,12 +104,12 @@ async def a_number_that_was_never_given_leads_nowhere(subject: Subject) -> None:
 
 
 async def old_events_go_when_the_workspace_is_opened(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(PATCH)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(PATCH)
     subject.clock.ms += 20 * DAY_MS
-    await desk.do(PATCH)
+    await owner.do(PATCH)
     subject.clock.ms += 20 * DAY_MS
-    again = await Desk.open(subject.ledger)
+    again = await WorkspaceOwner.open(subject.ledger)
     await again.do(PATCH)
     numbers = [number for number, _ in await again.events()]
     assert numbers == [3, again.record.newest + 1]
@@ -117,28 +117,28 @@ async def old_events_go_when_the_workspace_is_opened(subject: Subject) -> None:
 
 
 async def an_emptied_log_starts_after_the_newest_number(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     subject.clock.ms += 40 * DAY_MS
-    await Desk.open(subject.ledger)
-    last = await Desk.open(subject.ledger)
+    await WorkspaceOwner.open(subject.ledger)
+    last = await WorkspaceOwner.open(subject.ledger)
     newest = last.record.newest
     assert last.record.oldest == newest + 1
-    assert await subject.ledger.bounds(desk.id) == (newest + 1, newest)
-    assert (await subject.ledger.snapshot(desk.id, None)).cursor == newest
+    assert await subject.ledger.bounds(owner.id) == (newest + 1, newest)
+    assert (await subject.ledger.snapshot(owner.id, None)).cursor == newest
 
 
 async def events_since_an_unended_run_are_kept(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(PATCH)
-    (first,) = await desk.admit("r1")
-    await desk.do(PATCH)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.do(PATCH)
+    (first,) = await owner.admit("r1")
+    await owner.do(PATCH)
     subject.clock.ms += 40 * DAY_MS
-    again = await Desk.open(subject.ledger)
+    again = await WorkspaceOwner.open(subject.ledger)
     await again.do(PATCH)
-    assert (await subject.ledger.bounds(desk.id))[0] == first.number
+    assert (await subject.ledger.bounds(owner.id))[0] == first.number
     await again.do(EndRun(RunId("r1"), "completed", 9))
     subject.clock.ms += 40 * DAY_MS
-    last = await Desk.open(subject.ledger)
+    last = await WorkspaceOwner.open(subject.ledger)
     await last.do(PATCH)
     assert [number for number, _ in await last.events()] == [last.record.newest + 1]
     assert (await last.get("r1")).outcome == "completed"

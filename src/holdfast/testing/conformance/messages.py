@@ -20,7 +20,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.testing.conformance.subject import Check, Desk, Subject, message
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message
 
 __all__ = ["CHECKS"]
 
@@ -39,116 +39,116 @@ def _delta(name: str, offset: int, text: str, *, part: int = 0) -> MessageDelta:
     return MessageDelta(SESSION, MessageId(name), part, offset, text)
 
 
-async def _texts(desk: Desk) -> list[str]:
-    found = await desk.ledger.messages(desk.id, SESSION)
+async def _texts(owner: WorkspaceOwner) -> list[str]:
+    found = await owner.ledger.messages(owner.id, SESSION)
     return [part.data.text for item in found for part in item.parts if isinstance(part, TextPart)]
 
 
 async def a_message_is_created_then_updated(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    first = (await desk.put(message("m", "one"))).entries[0].event
-    second = (await desk.put(message("m", "two"))).entries[0].event
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    first = (await owner.put(message("m", "one"))).entries[0].event
+    second = (await owner.put(message("m", "two"))).entries[0].event
     assert isinstance(first, MessageEvent)
     assert isinstance(second, MessageEvent)
     assert (first.change.type, first.change.object) == ("created", message("m", "one"))
     assert (second.change.type, second.change.object) == ("updated", message("m", "two"))
-    assert await subject.ledger.messages(desk.id, SESSION) == [message("m", "two")]
+    assert await subject.ledger.messages(owner.id, SESSION) == [message("m", "two")]
 
 
 async def a_message_comes_back_whole(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     whole = msgspec.structs.replace(message("m", run="r"), parts=PARTS, is_summary_message=True)
-    await desk.put(whole)
-    assert list(await subject.ledger.messages(desk.id, SESSION)) == [whole]
+    await owner.put(whole)
+    assert list(await subject.ledger.messages(owner.id, SESSION)) == [whole]
 
 
 async def messages_keep_the_order_in_which_they_were_created(subject: Subject) -> None:
     """Their times and ids are of no use for that: all times are equal here, and the ids run backwards."""
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     names = [f"m{9 - index}" for index in range(9)]
     for name in names[:5]:
-        await desk.put(message(name))
-    await desk.put(*(message(name) for name in names[5:]))
-    await desk.put(message("m9", "changed", updated_at=999))
-    await desk.do(GrowMessage((_delta("m8", 0, "grown"),)))
-    await desk.do(DeleteMessage(MessageId("m1")))
-    await desk.put(message("m0"))
-    found = [item.id for item in await subject.ledger.messages(desk.id, SESSION)]
+        await owner.put(message(name))
+    await owner.put(*(message(name) for name in names[5:]))
+    await owner.put(message("m9", "changed", updated_at=999))
+    await owner.do(GrowMessage((_delta("m8", 0, "grown"),)))
+    await owner.do(DeleteMessage(MessageId("m1")))
+    await owner.put(message("m0"))
+    found = [item.id for item in await subject.ledger.messages(owner.id, SESSION)]
     assert found == [*names[:8], "m0"]
 
 
 async def a_new_message_counts_in_its_session(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    receipt = await desk.put(message("m1", updated_at=150), message("m2", updated_at=120), message("m1"))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    receipt = await owner.put(message("m1", updated_at=150), message("m2", updated_at=120), message("m1"))
     assert all(isinstance(entry.event, MessageEvent) for entry in receipt.entries)
-    session = await subject.ledger.session(desk.id, SESSION)
+    session = await subject.ledger.session(owner.id, SESSION)
     assert session is not None
     assert (session.message_count, session.updated_at) == (2, 150)
 
 
 async def a_message_needs_a_session(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    assert await desk.refused(PutMessage(message("m", session="nowhere"))) == "unknown_session"
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    assert await owner.refused(PutMessage(message("m", session="nowhere"))) == "unknown_session"
 
 
 async def growth_is_read_with_the_message_and_not_said(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m1", "a"), message("m2", "x"))
-    grown = await desk.do(GrowMessage((_delta("m1", 1, "b"), _delta("m2", 1, "y"), _delta("m1", 2, "c"))))
-    await desk.do(GrowMessage((_delta("m1", 2, "cd"),)))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m1", "a"), message("m2", "x"))
+    grown = await owner.do(GrowMessage((_delta("m1", 1, "b"), _delta("m2", 1, "y"), _delta("m1", 2, "c"))))
+    await owner.do(GrowMessage((_delta("m1", 2, "cd"),)))
     assert grown == Receipt()
-    assert await _texts(desk) == ["abcd", "xy"]
-    snapshot = await subject.ledger.snapshot(desk.id, SESSION)
-    assert list(snapshot.messages) == list(await subject.ledger.messages(desk.id, SESSION))
+    assert await _texts(owner) == ["abcd", "xy"]
+    snapshot = await subject.ledger.snapshot(owner.id, SESSION)
+    assert list(snapshot.messages) == list(await subject.ledger.messages(owner.id, SESSION))
 
 
 async def whole_parts_grow_a_message_too(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m", "a"))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m", "a"))
     part = MessagePart(SESSION, MessageId("m"), 1, TextPart(Text("new")))
-    await desk.do(GrowMessage((part, _delta("m", 3, "er", part=1))))
-    assert await _texts(desk) == ["a", "newer"]
+    await owner.do(GrowMessage((part, _delta("m", 3, "er", part=1))))
+    assert await _texts(owner) == ["a", "newer"]
 
 
 async def putting_a_message_absorbs_its_growth(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m", "a"))
-    await desk.do(GrowMessage((_delta("m", 1, "b"),)))
-    await desk.put(message("m", "z"))
-    assert await _texts(desk) == ["z"]
-    await desk.do(GrowMessage((_delta("m", 1, "y"),)))
-    assert await _texts(desk) == ["zy"]
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m", "a"))
+    await owner.do(GrowMessage((_delta("m", 1, "b"),)))
+    await owner.put(message("m", "z"))
+    assert await _texts(owner) == ["z"]
+    await owner.do(GrowMessage((_delta("m", 1, "y"),)))
+    assert await _texts(owner) == ["zy"]
 
 
 async def growth_of_unknown_messages_is_passed_over(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m", "a"))
-    await desk.do(GrowMessage((_delta("none", 0, "x"), _delta("m", 1, "b"))))
-    assert await _texts(desk) == ["ab"]
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m", "a"))
+    await owner.do(GrowMessage((_delta("none", 0, "x"), _delta("m", 1, "b"))))
+    assert await _texts(owner) == ["ab"]
 
 
 async def a_deleted_message_is_gone(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m1", "a"), message("m2", "b"))
-    await desk.do(GrowMessage((_delta("m1", 1, "x"),)))
-    (entry,) = (await desk.do(DeleteMessage(MessageId("m1")))).entries
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m1", "a"), message("m2", "b"))
+    await owner.do(GrowMessage((_delta("m1", 1, "x"),)))
+    (entry,) = (await owner.do(DeleteMessage(MessageId("m1")))).entries
     assert isinstance(entry.event, MessageEvent)
     assert entry.event.change.type == "deleted"
     assert (entry.event.change.object.id, entry.event.change.object.parts) == ("m1", ())
-    assert await _texts(desk) == ["b"]
-    session = await subject.ledger.session(desk.id, SESSION)
+    assert await _texts(owner) == ["b"]
+    session = await subject.ledger.session(owner.id, SESSION)
     assert session is not None
     assert session.message_count == 1
-    assert await desk.do(DeleteMessage(MessageId("m1"))) == Receipt()
+    assert await owner.do(DeleteMessage(MessageId("m1"))) == Receipt()
 
 
 async def the_messages_of_a_run_are_found(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.put(message("m1", run="r1"), message("m2"), message("m3", "a", run="r1"), message("m4", run="r2"))
-    await desk.do(GrowMessage((_delta("m3", 1, "b"),)))
-    found = await subject.ledger.messages_of_run(desk.id, RunId("r1"))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.put(message("m1", run="r1"), message("m2"), message("m3", "a", run="r1"), message("m4", run="r2"))
+    await owner.do(GrowMessage((_delta("m3", 1, "b"),)))
+    found = await subject.ledger.messages_of_run(owner.id, RunId("r1"))
     assert list(found) == [message("m1", run="r1"), message("m3", "ab", run="r1")]
-    assert list(await subject.ledger.messages_of_run(desk.id, RunId(""))) == []
+    assert list(await subject.ledger.messages_of_run(owner.id, RunId(""))) == []
 
 
 CHECKS = tuple(

@@ -4,7 +4,7 @@ from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Admit, CancelSession, CreateSession, PatchSession, StartRun, Write
 from holdfast.domain.sessions import SessionPatch
-from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run, session
 
 __all__ = ["CHECKS"]
 
@@ -13,80 +13,80 @@ PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 
 
 async def a_path_keeps_its_id_and_gets_a_new_epoch(subject: Subject) -> None:
-    first = await Desk.open(subject.ledger)
-    other = await Desk.open(subject.ledger, "/elsewhere")
-    second = await Desk.open(await subject.another())
+    first = await WorkspaceOwner.open(subject.ledger)
+    other = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
+    second = await WorkspaceOwner.open(await subject.another())
     assert (first.record.path, other.record.path) == ("/home/ada/project", "/elsewhere")
     assert first.id == second.id != other.id
     assert (first.epoch, second.epoch, other.epoch) == (1, 2, 1)
     await subject.crash()
-    third = await Desk.open(subject.ledger)
+    third = await WorkspaceOwner.open(subject.ledger)
     assert (third.id, third.epoch) == (first.id, 3)
 
 
 async def the_numbering_jumps_after_an_unclean_end(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
     await subject.crash()
-    again = await Desk.open(subject.ledger)
+    again = await WorkspaceOwner.open(subject.ledger)
     assert (again.record.oldest, again.record.newest) == (1, JUMP + 1)
     (entry,) = (await again.do(PATCH)).entries
     assert entry.number == JUMP + 2
     assert [number for number, _ in await again.events()] == [1, JUMP + 2]
-    assert desk.record.newest == 0
+    assert workspace_owner.record.newest == 0
 
 
 async def the_numbering_goes_on_after_a_clean_end(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await subject.ledger.close_workspace(desk.id, desk.epoch)
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
+    await subject.ledger.close_workspace(workspace_owner.id, workspace_owner.epoch)
     await subject.crash()
-    again = await Desk.open(subject.ledger)
+    again = await WorkspaceOwner.open(subject.ledger)
     assert again.record.newest == 1
     (entry,) = (await again.do(PATCH)).entries
     assert entry.number == 2
 
 
 async def only_the_owner_closes(subject: Subject) -> None:
-    first = await Desk.with_session(subject.ledger)
-    second = await Desk.open(subject.ledger)
+    first = await WorkspaceOwner.with_session(subject.ledger)
+    second = await WorkspaceOwner.open(subject.ledger)
     await subject.ledger.close_workspace(first.id, first.epoch)
     await second.do(PATCH)
-    third = await Desk.open(subject.ledger)
+    third = await WorkspaceOwner.open(subject.ledger)
     assert third.record.newest == second.record.newest + 1 + JUMP
 
 
 async def a_closed_workspace_is_no_longer_written_to(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await subject.ledger.close_workspace(desk.id, desk.epoch)
-    await _is_fenced(desk)
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
+    await subject.ledger.close_workspace(workspace_owner.id, workspace_owner.epoch)
+    await _is_fenced(workspace_owner)
 
 
 async def a_former_owner_cannot_write(subject: Subject) -> None:
-    former = await Desk.with_session(subject.ledger)
-    current = await Desk.open(await subject.another())
+    former = await WorkspaceOwner.with_session(subject.ledger)
+    current = await WorkspaceOwner.open(await subject.another())
     await _is_fenced(former)
     await current.do(PATCH)
     await _is_fenced(former)
 
 
 async def nobody_owns_an_unknown_workspace(subject: Subject) -> None:
-    desk = await Desk.open(subject.ledger)
-    desk.id = WorkspaceId("unknown")
-    await _is_fenced(desk)
+    workspace_owner = await WorkspaceOwner.open(subject.ledger)
+    workspace_owner.id = WorkspaceId("unknown")
+    await _is_fenced(workspace_owner)
 
 
-async def _is_fenced(desk: Desk) -> None:
-    before = await desk.all()
+async def _is_fenced(workspace_owner: WorkspaceOwner) -> None:
+    before = await workspace_owner.all()
     try:
-        await desk.batch(Write((CreateSession(session("late")),)))
+        await workspace_owner.batch(Write((CreateSession(session("late")),)))
     except OwnerChanged:
-        assert await desk.all() == before
+        assert await workspace_owner.all() == before
     else:
         raise AssertionError("a write of a former owner went through")
 
 
 async def the_same_ticket_is_answered_again_and_written_once(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r0")
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
+    await workspace_owner.admit("r0")
     writes = (
         Write((CancelSession(SessionId("s"), "ada"), Admit(run("r1", prompt="x" * 9_000), b"h"))),
         Write((Admit(run("r1"), b"h"),)),
@@ -94,41 +94,41 @@ async def the_same_ticket_is_answered_again_and_written_once(subject: Subject) -
         Write((StartRun(RunId("r1"), 7),)),
         Write(()),
     )
-    first = await desk.batch(*writes)
-    seen = await desk.all()
-    again = await subject.ledger.commit(desk.id, desk.epoch, desk.ticket, writes)
+    first = await workspace_owner.batch(*writes)
+    seen = await workspace_owner.all()
+    again = await subject.ledger.commit(workspace_owner.id, workspace_owner.epoch, workspace_owner.ticket, writes)
     assert list(again) == list(first)
-    assert await desk.all() == seen
-    ticket, last = await subject.ledger.last_batch(desk.id, desk.epoch)
-    assert (ticket, list(last)) == (desk.ticket, list(first))
+    assert await workspace_owner.all() == seen
+    ticket, last = await subject.ledger.last_batch(workspace_owner.id, workspace_owner.epoch)
+    assert (ticket, list(last)) == (workspace_owner.ticket, list(first))
 
 
 async def an_older_ticket_writes_nothing(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.do(PATCH)
-    before = await desk.all()
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
+    await workspace_owner.do(PATCH)
+    before = await workspace_owner.all()
     try:
-        await subject.ledger.commit(desk.id, desk.epoch, 1, [Write((PATCH,))])
+        await subject.ledger.commit(workspace_owner.id, workspace_owner.epoch, 1, [Write((PATCH,))])
     except StorageUnknown:
-        assert await desk.all() == before
+        assert await workspace_owner.all() == before
     else:
         raise AssertionError("an older ticket was taken")
 
 
 async def tickets_start_anew_with_each_epoch(subject: Subject) -> None:
-    await Desk.with_session(subject.ledger)
-    desk = await Desk.open(subject.ledger)
-    ticket, answers = await subject.ledger.last_batch(desk.id, desk.epoch)
+    await WorkspaceOwner.with_session(subject.ledger)
+    workspace_owner = await WorkspaceOwner.open(subject.ledger)
+    ticket, answers = await subject.ledger.last_batch(workspace_owner.id, workspace_owner.epoch)
     assert (ticket, list(answers)) == (0, [])
-    receipt = await desk.do(PATCH)
-    assert desk.ticket == 1
-    ticket, answers = await subject.ledger.last_batch(desk.id, desk.epoch)
+    receipt = await workspace_owner.do(PATCH)
+    assert workspace_owner.ticket == 1
+    ticket, answers = await subject.ledger.last_batch(workspace_owner.id, workspace_owner.epoch)
     assert (ticket, list(answers)) == (1, [receipt])
 
 
 async def a_former_owner_learns_that_it_is_one(subject: Subject) -> None:
-    former = await Desk.with_session(subject.ledger)
-    await Desk.open(subject.ledger)
+    former = await WorkspaceOwner.with_session(subject.ledger)
+    await WorkspaceOwner.open(subject.ledger)
     try:
         await subject.ledger.last_batch(former.id, former.epoch)
     except OwnerChanged:
@@ -137,12 +137,12 @@ async def a_former_owner_learns_that_it_is_one(subject: Subject) -> None:
 
 
 async def unfinished_workspaces_are_those_with_runs_without_an_end(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await Desk.open(subject.ledger, "/elsewhere")
-    odd = await Desk.open(subject.ledger, "/bytes/\udcff")
+    workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
+    await WorkspaceOwner.open(subject.ledger, "/elsewhere")
+    odd = await WorkspaceOwner.open(subject.ledger, "/bytes/\udcff")
     assert list(await subject.ledger.unfinished_workspaces()) == []
     await odd.do(CreateSession(session("s")))
-    await desk.admit("r1")
+    await workspace_owner.admit("r1")
     await odd.admit("r1")
     assert list(await subject.ledger.unfinished_workspaces()) == ["/home/ada/project", "/bytes/\udcff"]
 

@@ -24,15 +24,15 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.runs import Attachment, Brief
 from holdfast.domain.sessions import SessionPatch
-from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message, run, session
 
 __all__ = ["CHECKS"]
 
 
 async def admit_numbers_and_places_the_run(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    first = await desk.do(Admit(run("r1"), b"h1"))
-    second = await desk.do(Admit(run("r2"), b"h2"))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    first = await owner.do(Admit(run("r1"), b"h1"))
+    second = await owner.do(Admit(run("r2"), b"h2"))
     one, two = first.runs[0], second.runs[0]
     assert (one.position, one.state, one.number) == (0, "accepted", first.entries[0].number)
     assert (two.position, two.state, two.number) == (1, "waiting", second.entries[0].number)
@@ -43,22 +43,22 @@ async def admit_numbers_and_places_the_run(subject: Subject) -> None:
 
 
 async def position_counts_neither_ended_nor_folded_runs(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("r1", "r2", "r3")
-    await desk.admit("other", session="t")
-    await desk.do(StartRun(RunId("r1"), 7))
-    await desk.do(FoldRun(RunId("r2"), RunId("r1"), 8))
-    await desk.do(EndRun(RunId("r3"), "cancelled", 9))
-    (fourth,) = await desk.admit("r4")
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("r1", "r2", "r3")
+    await owner.admit("other", session="t")
+    await owner.do(StartRun(RunId("r1"), 7))
+    await owner.do(FoldRun(RunId("r2"), RunId("r1"), 8))
+    await owner.do(EndRun(RunId("r3"), "cancelled", 9))
+    (fourth,) = await owner.admit("r4")
     assert (fourth.position, fourth.state) == (1, "waiting")
 
 
 async def a_run_that_interrupts_marks_the_others_of_its_session(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("active", "waiting")
-    await desk.admit("elsewhere", session="t")
-    await desk.do(StartRun(RunId("active"), 7))
-    receipt = await desk.do(Admit(msgspec.structs.replace(run("now"), delivery="interrupt"), b"h"))
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("active", "waiting")
+    await owner.admit("elsewhere", session="t")
+    await owner.do(StartRun(RunId("active"), 7))
+    receipt = await owner.do(Admit(msgspec.structs.replace(run("now"), delivery="interrupt"), b"h"))
     events = [entry.event.change for entry in receipt.entries if isinstance(entry.event, RunEvent)]
     assert [(change.type, change.object.run_id) for change in events] == [
         ("created", "now"),
@@ -66,22 +66,22 @@ async def a_run_that_interrupts_marks_the_others_of_its_session(subject: Subject
         ("updated", "waiting"),
     ]
     assert [item.run_id for item in receipt.runs] == ["now"]
-    marked = {name: (await desk.get(name)).cancel_requested for name in ("active", "waiting", "elsewhere", "now")}
+    marked = {name: (await owner.get(name)).cancel_requested for name in ("active", "waiting", "elsewhere", "now")}
     assert marked == {"active": True, "waiting": True, "elsewhere": False, "now": False}
-    assert ((await desk.get("active")).state, (await desk.get("waiting")).cancelled_by) == ("cancelling", "c1")
+    assert ((await owner.get("active")).state, (await owner.get("waiting")).cancelled_by) == ("cancelling", "c1")
 
 
 async def a_run_id_is_used_once(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    assert await desk.refused(Admit(run("r1"), b"other")) == "run_exists"
-    await desk.do(EndRun(RunId("r1"), "completed", 9))
-    assert await desk.refused(Admit(run("r1"), b"other")) == "run_exists"
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    assert await owner.refused(Admit(run("r1"), b"other")) == "run_exists"
+    await owner.do(EndRun(RunId("r1"), "completed", 9))
+    assert await owner.refused(Admit(run("r1"), b"other")) == "run_exists"
 
 
 async def the_same_ids_may_be_used_in_two_workspaces(subject: Subject) -> None:
-    here = await Desk.with_session(subject.ledger)
-    there = await Desk.open(subject.ledger, "/elsewhere")
+    here = await WorkspaceOwner.with_session(subject.ledger)
+    there = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
     await there.do(CreateSession(session("s")), PutMessage(message("m", "there")), Admit(run("r1"), b"there"))
     await here.do(PutMessage(message("m", "here")), Admit(run("r1"), b"here"))
     record = await subject.ledger.run(there.id, RunId("r1"))
@@ -91,8 +91,8 @@ async def the_same_ids_may_be_used_in_two_workspaces(subject: Subject) -> None:
 
 
 async def accepts_of_one_batch_know_of_each_other(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("before")
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("before")
     file = Attachment(b"\x00", "/a", "a", "text/plain")
     polite = msgspec.structs.replace(run("polite"), delivery="reject")
     admits = (
@@ -105,21 +105,21 @@ async def accepts_of_one_batch_know_of_each_other(subject: Subject) -> None:
         Admit(run("r4", session="t"), b"7"),
         Admit(run("r5", session="t"), b"8"),
     )
-    answers = await desk.batch(*(Write((admit,)) for admit in admits))
+    answers = await owner.batch(*(Write((admit,)) for admit in admits))
     told = [item.reason if isinstance(item, Refusal) else item.runs[0].position for item in answers]
     assert told == [1, 2, "run_exists", "run_exists", "unknown_session", "busy", 0, 1]
     accepted = [item.runs[0] for item in answers if isinstance(item, Receipt)]
     assert [item.number for item in accepted] == [4, 5, 6, 7]
-    assert [await desk.get(item.run_id) for item in accepted] == accepted
-    record = await subject.ledger.run(desk.id, RunId("r2"))
+    assert [await owner.get(item.run_id) for item in accepted] == accepted
+    record = await subject.ledger.run(owner.id, RunId("r2"))
     assert record is not None
     assert (record.body_hash, record.attachments) == (b"2", (file,))
-    ticket, again = await subject.ledger.last_batch(desk.id, desk.epoch)
-    assert (ticket, list(again)) == (desk.ticket, list(answers))
+    ticket, again = await subject.ledger.last_batch(owner.id, owner.epoch)
+    assert (ticket, list(again)) == (owner.ticket, list(answers))
 
 
 async def what_comes_between_accepts_is_seen_by_the_later_ones(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     writes = (
         (Admit(run("r1"), b""),),
         (Admit(run("r2"), b""),),
@@ -130,34 +130,34 @@ async def what_comes_between_accepts_is_seen_by_the_later_ones(subject: Subject)
         (EndRun(RunId("r1"), "cancelled", 9), EndRun(RunId("r3"), "cancelled", 9)),
         (Admit(run("r5"), b""),),
     )
-    answers = [item for item in await desk.batch(*map(Write, writes)) if isinstance(item, Receipt)]
+    answers = [item for item in await owner.batch(*map(Write, writes)) if isinstance(item, Receipt)]
     assert len(answers) == len(writes)
     assert [answers[place].runs[0].position for place in (0, 1, 3, 4, 7)] == [0, 1, 1, 2, 1]
     assert [item.run_id for item in answers[5].runs] == ["r1", "r2", "r3", "r4"]
     assert all(item.prompt == "Say hello." for item in answers[5].runs)
-    assert [item.run_id for item in await subject.ledger.open_runs(desk.id)] == ["r2", "r4", "r5"]
+    assert [item.run_id for item in await subject.ledger.open_runs(owner.id)] == ["r2", "r4", "r5"]
 
 
 async def a_refused_write_is_not_remembered(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
     new = message("m", "new", run="r1")
     start = (StartRun(RunId("r1"), 7), PutMessage(new), PatchSession(SessionPatch(SessionId("s"), 500, title="new")))
-    refused, done = await desk.batch(Write((*start, StartRun(RunId("r1"), 8))), Write((start[0], PutMessage(new))))
+    refused, done = await owner.batch(Write((*start, StartRun(RunId("r1"), 8))), Write((start[0], PutMessage(new))))
     assert refused == Refusal("already_started")
     assert isinstance(done, Receipt)
-    assert (await desk.get("r1")).started_at == 7
-    (item,) = await subject.ledger.sessions(desk.id)
+    assert (await owner.get("r1")).started_at == 7
+    (item,) = await subject.ledger.sessions(owner.id)
     assert (item.title, item.message_count) == ("Title of s", 1)
-    assert await subject.ledger.messages(desk.id, SessionId("s")) == [new]
+    assert await subject.ledger.messages(owner.id, SessionId("s")) == [new]
 
 
 async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("r1")
-    await desk.admit("other", session="t")
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("r1")
+    await owner.admit("other", session="t")
     new = message("m", "new", run="r1")
-    answers = await desk.batch(
+    answers = await owner.batch(
         Write((StartRun(RunId("r1"), 7), PutMessage(new), PutMessage(new), EndRun(RunId("r1"), "completed", 9))),
         Write((DeleteSession(SessionId("s")),)),
         Write((CancelRun(RunId("r1")),)),
@@ -169,105 +169,105 @@ async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject)
     )
     told = [item.reason if isinstance(item, Refusal) else "done" for item in answers]
     assert told == ["done", "done", "unknown_run", "unknown_session", "done", "run_exists", "done", "done"]
-    assert [item.run_id for item in await subject.ledger.runs(desk.id, None, 10, 0)] == ["r2", "other"]
-    assert (await desk.get("r2")).outcome is None
+    assert [item.run_id for item in await subject.ledger.runs(owner.id, None, 10, 0)] == ["r2", "other"]
+    assert (await owner.get("r2")).outcome is None
 
 
 async def a_run_needs_a_session(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    assert await desk.refused(Admit(run("r1", session="nowhere"), b"h")) == "unknown_session"
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    assert await owner.refused(Admit(run("r1", session="nowhere"), b"h")) == "unknown_session"
 
 
 async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     files = (Attachment(b"\x00\xff", "/a/b.bin", "b.bin", "application/octet-stream"), Attachment(b"", "", "", ""))
     long = run("r1", prompt="é" * 50_000)
     brief = Brief("what it stands for", "review", "small", ("bash(git *)",))
-    (admitted,) = (await desk.do(Admit(long, b"\x01\x02", files, brief))).runs
-    await desk.do(StartRun(RunId("r1"), 7))
-    record = await subject.ledger.run(desk.id, RunId("r1"))
+    (admitted,) = (await owner.do(Admit(long, b"\x01\x02", files, brief))).runs
+    await owner.do(StartRun(RunId("r1"), 7))
+    record = await subject.ledger.run(owner.id, RunId("r1"))
     assert record is not None
     assert (record.body_hash, record.attachments, record.brief) == (b"\x01\x02", files, brief)
     assert record.run == msgspec.structs.replace(admitted, state="active", started_at=7)
     assert record.run.prompt == long.prompt
     alone = run("r2", prompt="x" * 50_000)
-    await desk.do(Admit(alone, b""))
-    assert (await desk.get("r2")).prompt == alone.prompt
-    assert [item.prompt for item in await subject.ledger.open_runs(desk.id)] == [long.prompt, alone.prompt]
+    await owner.do(Admit(alone, b""))
+    assert (await owner.get("r2")).prompt == alone.prompt
+    assert [item.prompt for item in await subject.ledger.open_runs(owner.id)] == [long.prompt, alone.prompt]
 
 
 async def only_created_carries_the_prompt(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    (entry,) = (await desk.do(StartRun(RunId("r1"), 7))).entries
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    (entry,) = (await owner.do(StartRun(RunId("r1"), 7))).entries
     assert isinstance(entry.event, RunEvent)
     assert entry.event.change.object.prompt == ""
-    assert (await desk.get("r1")).prompt == "Say hello."
+    assert (await owner.get("r1")).prompt == "Say hello."
 
 
 async def a_removed_run_is_gone_and_said_to_be(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    (entry,) = (await desk.do(RemoveRun(RunId("r1")))).entries
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    (entry,) = (await owner.do(RemoveRun(RunId("r1")))).entries
     assert isinstance(entry.event, RunEvent)
     assert (entry.event.change.type, entry.event.change.object.run_id) == ("deleted", "r1")
-    assert await subject.ledger.run(desk.id, RunId("r1")) is None
-    assert (await desk.do(RemoveRun(RunId("r1")))).entries == ()
-    (again,) = await desk.admit("r1")
+    assert await subject.ledger.run(owner.id, RunId("r1")) is None
+    assert (await owner.do(RemoveRun(RunId("r1")))).entries == ()
+    (again,) = await owner.admit("r1")
     assert again.position == 0
 
 
 async def an_ended_run_is_not_removed(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    await desk.do(EndRun(RunId("r1"), "completed", 9))
-    assert (await desk.do(RemoveRun(RunId("r1")))).entries == ()
-    assert (await desk.get("r1")).state == "ended"
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    await owner.do(EndRun(RunId("r1"), "completed", 9))
+    assert (await owner.do(RemoveRun(RunId("r1")))).entries == ()
+    assert (await owner.get("r1")).state == "ended"
 
 
 async def reorder_lets_runs_trade_places(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("r1", "r2")
-    await desk.admit("x", session="t")
-    await desk.admit("r3", "r4")
-    await desk.do(StartRun(RunId("r1"), 7))
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("r1", "r2")
+    await owner.admit("x", session="t")
+    await owner.admit("r3", "r4")
+    await owner.do(StartRun(RunId("r1"), 7))
     order = (RunId("r4"), RunId("r2"), RunId("r3"))
-    (entry,) = (await desk.do(Reorder(order, RunId("r4")))).entries
+    (entry,) = (await owner.do(Reorder(order, RunId("r4")))).entries
     assert isinstance(entry.event, RunEvent)
     assert (entry.event.change.type, entry.event.change.object.run_id) == ("updated", "r4")
-    found = [item.run_id for item in await subject.ledger.open_runs(desk.id)]
+    found = [item.run_id for item in await subject.ledger.open_runs(owner.id)]
     assert found == ["r1", "r4", "x", "r2", "r3"]
 
 
 async def only_waiting_runs_are_moved_or_redelivered(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("active", "folded", "ended", "waiting")
-    await desk.do(StartRun(RunId("active"), 7))
-    await desk.do(FoldRun(RunId("folded"), RunId("active"), 8))
-    await desk.do(EndRun(RunId("ended"), "cancelled", 9))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("active", "folded", "ended", "waiting")
+    await owner.do(StartRun(RunId("active"), 7))
+    await owner.do(FoldRun(RunId("folded"), RunId("active"), 8))
+    await owner.do(EndRun(RunId("ended"), "cancelled", 9))
     for name in ("active", "folded", "ended", "unknown"):
         order = (RunId("waiting"), RunId(name))
-        assert await desk.refused(Reorder(order, RunId("waiting"))) == "not_waiting"
-        assert await desk.refused(Redeliver(RunId(name), "steer")) == "not_waiting"
+        assert await owner.refused(Reorder(order, RunId("waiting"))) == "not_waiting"
+        assert await owner.refused(Redeliver(RunId(name), "steer")) == "not_waiting"
 
 
 async def redeliver_changes_the_delivery(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1", "r2")
-    (entry,) = (await desk.do(Redeliver(RunId("r2"), "steer"))).entries
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1", "r2")
+    (entry,) = (await owner.do(Redeliver(RunId("r2"), "steer"))).entries
     assert isinstance(entry.event, RunEvent)
     assert (entry.event.change.type, entry.event.change.object.delivery) == ("updated", "steer")
-    assert (await desk.get("r2")).delivery == "steer"
+    assert (await owner.get("r2")).delivery == "steer"
 
 
 async def a_refused_write_leaves_no_trace_of_what_came_before_its_refusal(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
     started = StartRun(RunId("r1"), 7)
     work = (started, PutMessage(message("m", run="r1")), Admit(run("r2"), b"h"), EndRun(RunId("r1"), "completed", 9))
-    assert await desk.refused(*work, EndRun(RunId("r1"), "failed", 9)) == "already_ended"
-    before = (await subject.ledger.bounds(desk.id))[1]
-    answers = await desk.batch(Write((Admit(run("r1"), b"h"),)), Write((Admit(run("r2"), b"h"),)))
+    assert await owner.refused(*work, EndRun(RunId("r1"), "failed", 9)) == "already_ended"
+    before = (await subject.ledger.bounds(owner.id))[1]
+    answers = await owner.batch(Write((Admit(run("r1"), b"h"),)), Write((Admit(run("r2"), b"h"),)))
     assert [item.number for answer in answers for item in getattr(answer, "entries", ())] == [before + 1]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import EndRun, PutMessage, Snapshot, StartRun
-from holdfast.testing.conformance.subject import Check, Desk, Subject, message
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message
 
 __all__ = ["CHECKS"]
 
@@ -12,23 +12,23 @@ SESSION = SessionId("s")
 
 
 async def open_runs_are_those_without_an_end_in_their_order(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.admit("r1", "r2")
-    await desk.admit("r3", session="t")
-    await desk.do(StartRun(RunId("r2"), 7), EndRun(RunId("r1"), "completed", 9))
-    found = await subject.ledger.open_runs(desk.id)
-    assert list(found) == [await desk.get("r2"), await desk.get("r3")]
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.admit("r1", "r2")
+    await owner.admit("r3", session="t")
+    await owner.do(StartRun(RunId("r2"), 7), EndRun(RunId("r1"), "completed", 9))
+    found = await subject.ledger.open_runs(owner.id)
+    assert list(found) == [await owner.get("r2"), await owner.get("r3")]
 
 
 async def runs_are_listed_newest_first_in_pages(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    runs = await desk.admit("r1", "r2", "r3")
-    await desk.admit("x", session="t")
-    await desk.do(EndRun(RunId("r2"), "completed", 9))
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    runs = await owner.admit("r1", "r2", "r3")
+    await owner.admit("x", session="t")
+    await owner.do(EndRun(RunId("r2"), "completed", 9))
     ledger = subject.ledger
 
     async def page(session: SessionId | None, limit: int, before: int) -> list[str]:
-        return [item.run_id for item in await ledger.runs(desk.id, session, limit, before)]
+        return [item.run_id for item in await ledger.runs(owner.id, session, limit, before)]
 
     assert await page(None, 10, 0) == ["x", "r3", "r2", "r1"]
     assert await page(SESSION, 2, 0) == ["r3", "r2"]
@@ -37,34 +37,34 @@ async def runs_are_listed_newest_first_in_pages(subject: Subject) -> None:
 
 
 async def a_snapshot_has_open_runs_and_the_last_fifty_that_ended(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     names = [f"r{index:02}" for index in range(60)]
-    await desk.admit(*names)
-    await desk.do(*(EndRun(RunId(name), "completed", 9) for name in names[2:58]))
-    found = [item.run_id for item in (await subject.ledger.snapshot(desk.id, None)).runs]
+    await owner.admit(*names)
+    await owner.do(*(EndRun(RunId(name), "completed", 9) for name in names[2:58]))
+    found = [item.run_id for item in (await subject.ledger.snapshot(owner.id, None)).runs]
     assert found == [*names[:2], *names[8:]]
 
 
 async def a_snapshot_without_a_session_has_no_messages(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger, "s", "t")
-    await desk.put(message("m1"), message("m2", session="t"))
-    assert (await subject.ledger.snapshot(desk.id, None)).messages == ()
-    snapshot = await subject.ledger.snapshot(desk.id, SESSION)
+    owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
+    await owner.put(message("m1"), message("m2", session="t"))
+    assert (await subject.ledger.snapshot(owner.id, None)).messages == ()
+    snapshot = await subject.ledger.snapshot(owner.id, SESSION)
     assert snapshot.messages == (message("m1"),)
-    assert (snapshot.cursor, snapshot.epoch) == ((await subject.ledger.bounds(desk.id))[1], desk.epoch)
+    assert (snapshot.cursor, snapshot.epoch) == ((await subject.ledger.bounds(owner.id))[1], owner.epoch)
 
 
 async def a_snapshot_is_true_at_one_point_of_the_log(subject: Subject) -> None:
     """Each write says two events and adds one message: a snapshot between them would give itself away."""
-    desk = await Desk.with_session(subject.ledger)
-    base = (await subject.ledger.bounds(desk.id))[1]
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    base = (await subject.ledger.bounds(owner.id))[1]
 
     async def write() -> None:
         for index in range(40):
-            await desk.do(PutMessage(message(f"m{index}")), PutMessage(message(f"m{index}", "x")), sync=False)
+            await owner.do(PutMessage(message(f"m{index}")), PutMessage(message(f"m{index}", "x")), sync=False)
 
     async def watch() -> list[Snapshot]:
-        return [await subject.ledger.snapshot(desk.id, SESSION) for _ in range(40)]
+        return [await subject.ledger.snapshot(owner.id, SESSION) for _ in range(40)]
 
     _, *watched = await asyncio.gather(write(), watch(), watch())
     for snapshot in [item for snapshots in watched for item in snapshots]:
@@ -73,23 +73,23 @@ async def a_snapshot_is_true_at_one_point_of_the_log(subject: Subject) -> None:
 
 
 async def a_read_sees_every_write_answered_before_it(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
+    owner = await WorkspaceOwner.with_session(subject.ledger)
     for index in range(20):
-        await desk.do(PutMessage(message(f"m{index}")), sync=False)
-        found = await asyncio.gather(*(subject.ledger.messages(desk.id, SESSION) for _ in range(3)))
+        await owner.do(PutMessage(message(f"m{index}")), sync=False)
+        found = await asyncio.gather(*(subject.ledger.messages(owner.id, SESSION) for _ in range(3)))
         assert [len(messages) for messages in found] == [index + 1] * 3
 
 
 async def an_unknown_workspace_reads_as_an_empty_one(subject: Subject) -> None:
-    desk = Desk(subject.ledger, (await Desk.with_session(subject.ledger)).record)
-    desk.id = WorkspaceId("unknown")
-    snapshot = await subject.ledger.snapshot(desk.id, SESSION)
+    owner = WorkspaceOwner(subject.ledger, (await WorkspaceOwner.with_session(subject.ledger)).record)
+    owner.id = WorkspaceId("unknown")
+    snapshot = await subject.ledger.snapshot(owner.id, SESSION)
     assert (snapshot.sessions, snapshot.messages, snapshot.runs) == ((), (), ())
-    assert await subject.ledger.bounds(desk.id) == (1, 0)
-    assert await subject.ledger.session(desk.id, SESSION) is None
-    assert await subject.ledger.run(desk.id, RunId("r")) is None
-    assert list(await subject.ledger.sessions(desk.id)) == []
-    assert list(await subject.ledger.events_after(desk.id, 0, 10)) == []
+    assert await subject.ledger.bounds(owner.id) == (1, 0)
+    assert await subject.ledger.session(owner.id, SESSION) is None
+    assert await subject.ledger.run(owner.id, RunId("r")) is None
+    assert list(await subject.ledger.sessions(owner.id)) == []
+    assert list(await subject.ledger.events_after(owner.id, 0, 10)) == []
 
 
 CHECKS = tuple(

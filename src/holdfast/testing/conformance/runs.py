@@ -3,20 +3,20 @@
 from holdfast.domain.events import RunComplete, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import CancelRun, EndRun, FoldRun, Operation, StartRun, StepRun
-from holdfast.testing.conformance.subject import Check, Desk, Subject
+from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner
 
 __all__ = ["CHECKS"]
 
 
 async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1", "r2")
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1", "r2")
     work: tuple[Operation, ...] = (
         StartRun(RunId("r1"), 7),
         StepRun(RunId("r1"), 3),
         FoldRun(RunId("r2"), RunId("r1"), 8),
     )
-    said = [entry.event for entry in (await desk.do(*work)).entries]
+    said = [entry.event for entry in (await owner.do(*work)).entries]
     states = [event.change.object for event in said if isinstance(event, RunEvent)]
     assert [(item.run_id, item.state, item.step) for item in states] == [
         ("r1", "active", 0),
@@ -24,40 +24,40 @@ async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
         ("r2", "folded", 0),
     ]
     assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in said)
-    host, guest = await desk.get("r1"), await desk.get("r2")
+    host, guest = await owner.get("r1"), await owner.get("r2")
     assert (host.state, host.started_at, host.step) == ("active", 7, 3)
     assert (guest.state, guest.started_at, guest.folded_into) == ("folded", 8, "r1")
 
 
 async def a_run_starts_once(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1", "r2")
-    await desk.do(StartRun(RunId("r1"), 0))
-    await desk.do(FoldRun(RunId("r2"), RunId("r1"), 0))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1", "r2")
+    await owner.do(StartRun(RunId("r1"), 0))
+    await owner.do(FoldRun(RunId("r2"), RunId("r1"), 0))
     for name in ("r1", "r2"):
-        assert await desk.refused(StartRun(RunId(name), 8)) == "already_started"
-        assert await desk.refused(FoldRun(RunId(name), RunId("r1"), 8)) == "already_started"
-    await desk.do(CancelRun(RunId("r1")))
-    assert await desk.refused(StartRun(RunId("r1"), 8)) == "already_started"
+        assert await owner.refused(StartRun(RunId(name), 8)) == "already_started"
+        assert await owner.refused(FoldRun(RunId(name), RunId("r1"), 8)) == "already_started"
+    await owner.do(CancelRun(RunId("r1")))
+    assert await owner.refused(StartRun(RunId("r1"), 8)) == "already_started"
 
 
 async def unknown_and_ended_runs_go_nowhere(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1", "host")
-    await desk.do(EndRun(RunId("r1"), "cancelled", 9))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1", "host")
+    await owner.do(EndRun(RunId("r1"), "cancelled", 9))
     for name, reason in (("none", "unknown_run"), ("r1", "already_ended")):
-        assert await desk.refused(StartRun(RunId(name), 8)) == reason
-        assert await desk.refused(FoldRun(RunId(name), RunId("host"), 8)) == reason
-        assert await desk.refused(StepRun(RunId(name), 2)) == reason
-        assert await desk.refused(EndRun(RunId(name), "completed", 9)) == reason
+        assert await owner.refused(StartRun(RunId(name), 8)) == reason
+        assert await owner.refused(FoldRun(RunId(name), RunId("host"), 8)) == reason
+        assert await owner.refused(StepRun(RunId(name), 2)) == reason
+        assert await owner.refused(EndRun(RunId(name), "completed", 9)) == reason
 
 
 async def an_end_is_stored_and_said_by_run_complete_alone(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    await desk.do(StartRun(RunId("r1"), 7))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    await owner.do(StartRun(RunId("r1"), 7))
     end = EndRun(RunId("r1"), "failed", 9, error="It broke.", message_id=MessageId("m1"), text="Half a")
-    (entry,) = (await desk.do(end)).entries
+    (entry,) = (await owner.do(end)).entries
     assert isinstance(entry.event, RunCompleteEvent)
     assert entry.event.change.type == "updated"
     assert entry.event.change.object == RunComplete(
@@ -68,42 +68,42 @@ async def an_end_is_stored_and_said_by_run_complete_alone(subject: Subject) -> N
         text="Half a",
         error="It broke.",
     )
-    run = await desk.get("r1")
+    run = await owner.get("r1")
     assert (run.state, run.outcome, run.ended_at, run.error) == ("ended", "failed", 9, "It broke.")
     assert (run.message_id, run.prompt) == ("m1", "Say hello.")
 
 
 async def a_second_end_is_refused(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("r1")
-    await desk.do(EndRun(RunId("r1"), "completed", 9))
-    assert await desk.refused(EndRun(RunId("r1"), "interrupted", 10)) == "already_ended"
-    assert (await desk.get("r1")).outcome == "completed"
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("r1")
+    await owner.do(EndRun(RunId("r1"), "completed", 9))
+    assert await owner.refused(EndRun(RunId("r1"), "interrupted", 10)) == "already_ended"
+    assert (await owner.get("r1")).outcome == "completed"
 
 
 async def cancelled_is_said_of_cancelled_runs_only(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("a", "b", "c", "d")
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("a", "b", "c", "d")
     ends = (
         EndRun(RunId("a"), "completed", 9),
         EndRun(RunId("b"), "failed", 9),
         EndRun(RunId("c"), "cancelled", 9),
         EndRun(RunId("d"), "interrupted", 9),
     )
-    said = [entry.event for entry in (await desk.do(*ends)).entries]
+    said = [entry.event for entry in (await owner.do(*ends)).entries]
     marks = [event.change.object.cancelled for event in said if isinstance(event, RunCompleteEvent)]
     assert marks == [False, False, True, False]
 
 
 async def a_folded_run_ends_with_its_host(subject: Subject) -> None:
-    desk = await Desk.with_session(subject.ledger)
-    await desk.admit("host", "guest", "late")
-    await desk.do(StartRun(RunId("host"), 7), FoldRun(RunId("guest"), RunId("host"), 8))
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    await owner.admit("host", "guest", "late")
+    await owner.do(StartRun(RunId("host"), 7), FoldRun(RunId("guest"), RunId("host"), 8))
     guest = EndRun(RunId("guest"), "completed", 9)
     late = EndRun(RunId("late"), "completed", 9, folded_into=RunId("host"))
-    said = [entry.event for entry in (await desk.do(guest, late)).entries]
+    said = [entry.event for entry in (await owner.do(guest, late)).entries]
     assert [event.change.object.folded_into for event in said if isinstance(event, RunCompleteEvent)] == ["host"] * 2
-    assert (await desk.get("late")).folded_into == "host"
+    assert (await owner.get("late")).folded_into == "host"
 
 
 CHECKS = tuple(

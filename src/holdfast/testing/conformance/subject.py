@@ -25,7 +25,7 @@ from holdfast.domain.sessions import Session
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
 
-__all__ = ["Check", "Desk", "ManualClock", "Subject", "message", "run", "session"]
+__all__ = ["Check", "ManualClock", "Subject", "WorkspaceOwner", "message", "run", "session"]
 
 PATH = "/home/ada/project"
 
@@ -124,7 +124,7 @@ def message(name: str, text: str = "", *, session: str = "s", run: str = "", upd
     )
 
 
-class Desk:
+class WorkspaceOwner:
     """The owner of a workspace: opens it and numbers its batches."""
 
     def __init__(self, ledger: Ledger, record: WorkspaceRecord) -> None:
@@ -135,16 +135,16 @@ class Desk:
         self.ticket = 0
 
     @classmethod
-    async def open(cls, ledger: Ledger, path: str = PATH) -> "Desk":
+    async def open(cls, ledger: Ledger, path: str = PATH) -> "WorkspaceOwner":
         """Open a workspace."""
         return cls(ledger, await ledger.open_workspace(path))
 
     @classmethod
-    async def with_session(cls, ledger: Ledger, *names: str) -> "Desk":
+    async def with_session(cls, ledger: Ledger, *names: str) -> "WorkspaceOwner":
         """Open a workspace and create sessions; "s" if none is named."""
-        desk = await cls.open(ledger)
-        await desk.do(*(CreateSession(session(name)) for name in names or ("s",)))
-        return desk
+        workspace_owner = await cls.open(ledger)
+        await workspace_owner.do(*(CreateSession(session(name)) for name in names or ("s",)))
+        return workspace_owner
 
     async def batch(self, *writes: Write) -> Sequence[Answer]:
         """Commit writes under the next ticket."""

@@ -1,6 +1,6 @@
 """Panel above the composer for a request that waits for the user: an approval or a batch of questions.
 
-The panel is not a dialog: the composer keeps the keyboard, and `client/answer_focus.py` decides which keys the panel
+The panel is not a dialog: the composer keeps the keyboard, and `client/key_focus.py` decides which keys the panel
 receives. It is drawn in three states: inactive (dimmed, keys do not reach it), active, and focused.
 """
 
@@ -15,12 +15,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Label, Static
 
-from holdfast.client.answer_focus import Kind
+from holdfast.client.key_focus import Kind
 from holdfast.domain.line_diff import diff_lines, parse_unified_diff
 from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
-from holdfast.tui.keys import key_hints
-from holdfast.tui.palette import Palette
+from holdfast.tui.key_sequences import key_hints
 from holdfast.tui.terminal_text import escaped_text
+from holdfast.tui.themes import Palette
 
 __all__ = ["AnswerChoice", "ApprovalPanel", "PanelState", "RequestPanel"]
 

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Label, Static
 
-from holdfast.client.answer_focus import Kind
+from holdfast.client.key_focus import Kind
 from holdfast.domain.approvals import Question, QuestionAnswer, QuestionRequest
 from holdfast.tui.block_render import MarkdownAnswer
 from holdfast.tui.widgets.approval_panel import AnswerChoice, RequestPanel

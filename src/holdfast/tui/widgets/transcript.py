@@ -36,7 +36,7 @@ from holdfast.tui.block_render import (
     render_block,
 )
 from holdfast.tui.blocks import AnswerBlock, Block, NoticeBlock, PromptBlock, ReasoningBlock, ToolBlock, TurnEndBlock
-from holdfast.tui.palette import DARK, Palette
+from holdfast.tui.themes import DARK, Palette
 
 __all__ = ["Transcript", "TranscriptRow", "TranscriptRows", "estimate_height"]
 

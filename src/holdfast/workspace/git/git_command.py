@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.workspace.files.open_files import stream_of
 from holdfast.workspace.git.repository import Head, Repository, find_repository, read_head, read_regular
-from holdfast.workspace.process.child_process import find_program
+from holdfast.workspace.process.piped_process import find_program
 
 __all__ = ["PreparedGit", "PrivateGit", "find_git", "git_program", "list_settings", "run_in_place"]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workspace.process.guard import Bounds, Command, Guard, Tree, TreeEnd
-from holdfast.workspace.process.output import MAX_SHOWN, Output, OutputFile, OutputFiles
+from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, OutputFile, OutputFiles
 
 __all__ = ["CommandSandbox", "Launch", "OnOutput", "Processes", "RunningCommand"]
 

@@ -22,7 +22,6 @@ from holdfast.domain.settings import SandboxSettings
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.process.command_process import Launch
 from holdfast.workspace.process.guard import Bounds
-from holdfast.workspace.sandbox.cleanup import SandboxCleanup
 from holdfast.workspace.sandbox.git_dir_scan import GitEntry
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, decide_linked_git, find_linked_git, named_paths
 from holdfast.workspace.sandbox.mount_view import (
@@ -39,6 +38,7 @@ from holdfast.workspace.sandbox.mount_view import (
     write_gitconfig,
 )
 from holdfast.workspace.sandbox.privileges import SCOPES_VERSION, can_filter, landlock_version
+from holdfast.workspace.sandbox.quarantine import SandboxCleanup
 
 __all__ = [
     "Mechanism",

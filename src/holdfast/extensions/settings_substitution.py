@@ -14,7 +14,7 @@ from holdfast.config.variables import (
     start_error,
 )
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.child_process import GuardedSpawn
+from holdfast.workspace.process.piped_process import GuardedSpawn
 
 __all__ = ["Substitution"]
 

@@ -1,4 +1,4 @@
-"""Prompts on their way to a model: what was typed is shown, what it stands for is read, and hooks have a say first."""
+"""Preparation of a prompt for the model: hooks, command expansion, and the text that is shown instead."""
 
 from collections.abc import Sequence
 

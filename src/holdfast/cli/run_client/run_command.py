@@ -330,7 +330,7 @@ def _follow(
     """Wait for the end of the run."""
     _import_follower()
     from holdfast.cli.console.approvals import ApprovalPrompt
-    from holdfast.cli.console.terminal import Terminal
+    from holdfast.cli.console.terminal_io import Terminal
     from holdfast.cli.run_client.run_events import RunEvents
     from holdfast.cli.run_client.run_follow import RunFollower, ServerGone
     from holdfast.cli.run_client.run_lookup import record_directory
