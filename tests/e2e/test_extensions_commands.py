@@ -267,7 +267,7 @@ async def test_agents_stand_only_so_deep(home: Home) -> None:
         depths = {request.session_id for request in systems(one)}
         assert len(depths) == 2
         results = [item for request in systems(one) for message in request.messages for item in message.tool_results]
-        assert any("may send no helpers of its own" in item.content for item in results)
+        assert any("maximum depth of sub-agents" in item.content for item in results)
 
 
 async def test_only_so_many_agents_at_once(home: Home) -> None:

@@ -134,7 +134,7 @@ def test_who_works_where_nobody_is_asked_is_told(home: IsolatedHome) -> None:
         assert thin.request("POST", "/v1/workspaces", (), body)[0] == 200
     done = home.call("run", tool("write", file_path="a.yes", content="x"), cwd=here)
     assert (here / "a.yes").exists()
-    assert "without asking" in done.stderr
+    assert "without approval" in done.stderr
 
 
 async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> None:
