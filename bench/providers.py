@@ -30,7 +30,7 @@ from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
-from holdfast.protocol.sse import frame
+from holdfast.http11.sse import frame
 from holdfast.providers.http_client import close_connections
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.provider_connection import ModelAccess

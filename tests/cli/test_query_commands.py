@@ -14,8 +14,8 @@ from cli.isolated_home import PATIENCE, IsolatedHome
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
 from holdfast.cli.run_client.run_lookup import expand_id
-from holdfast.cli.server_start import KEPT, LONGEST
 from holdfast.domain.errors import BadRequest
+from holdfast.server.rotating_log import KEPT, LONGEST
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from holdfast.client.address import Address
 from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, SessionEvent, StreamedEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
-from holdfast.protocol.sse import frame
+from holdfast.http11.sse import frame
 from scratch import scratch_directory
 
 __all__ = [

@@ -24,7 +24,7 @@ from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, encode_event
 from holdfast.domain.ids import WorkspaceId
-from holdfast.protocol.sse import HEARTBEAT, frame
+from holdfast.http11.sse import HEARTBEAT, frame
 from holdfast.testing.gates import settle_down, start, until
 
 W = WorkspaceId("w")

@@ -24,8 +24,7 @@ from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import encode_event
-from holdfast.http11.sse import SseEvent
-from holdfast.protocol.sse import frame
+from holdfast.http11.sse import SseEvent, frame
 
 T = TypeVar("T")
 BODIES = [encode_event(session_event(f"s{number}")) for number in range(1, 6)]

@@ -16,8 +16,8 @@ from holdfast.client.locate import ServerLocation
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.ids import WorkspaceId
+from holdfast.http11.sse import HEARTBEAT
 from holdfast.protocol.bodies import WorkspaceBody
-from holdfast.protocol.sse import HEARTBEAT
 from holdfast.testing.gates import settle_down, start, until
 from server.clock import Clock
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.http11.sse import SseEvent, SseReader
-from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
+from holdfast.http11.sse import HEARTBEAT, QUIET_HEARTBEAT, SseEvent, SseReader, frame
 
 STREAM = (
     b'\xef\xbb\xbf: hello\ndata: {"a":1}\n\ndata: [DONE]\r\n\r\nevent: x\nid: 3\ndata:one\ndata: two\n\n'

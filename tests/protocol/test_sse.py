@@ -1,6 +1,6 @@
 """Frames of server-sent events."""
 
-from holdfast.protocol.sse import frame
+from holdfast.http11.sse import frame
 
 
 def test_a_frame_has_the_wire_format() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import server_start
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
     Change,
@@ -45,6 +44,7 @@ from holdfast.domain.messages import (
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.settings import Options
+from holdfast.server import rotating_log
 from holdfast.server.telemetry import metrics as counters
 from holdfast.server.telemetry import spans as telemetry
 from holdfast.server.telemetry.metrics import Metrics, render
@@ -424,7 +424,7 @@ _EXACT = 5
 def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five files are kept. A log that is not the one stderr was given is left alone."""
     path = tmp_path / "server.log"
-    monkeypatch.setattr(server_start, "LONGEST", 10)
+    monkeypatch.setattr(rotating_log, "LONGEST", 10)
     kept = [os.dup(number) for number in (1, 2)]
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -432,7 +432,7 @@ def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypat
             os.dup2(file, number)
         with open(2, "w", closefd=False) as stream:
             monkeypatch.setattr(sys, "stderr", stream)
-            log = server_start.RotatingLog(str(path))
+            log = rotating_log.RotatingLog(str(path))
             for number in range(8):
                 log.emit(logging.makeLogRecord({"msg": f"line {number}" if number != _EXACT else "123456789"}))
                 if number != _EXACT:

@@ -9,8 +9,7 @@ from holdfast.client.client import Client
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
-from holdfast.http11.sse import SseReader
-from holdfast.protocol.sse import HEARTBEAT
+from holdfast.http11.sse import HEARTBEAT, SseReader
 from holdfast.server.streams import event_stream as stream_module
 from holdfast.testing.gates import until
 from server.helpers import (

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.protocol.sse import HEARTBEAT
+from holdfast.http11.sse import HEARTBEAT
 from holdfast.server.web import web_app
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import until

@@ -18,11 +18,11 @@ import pytest
 
 import holdfast
 from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
-from holdfast.cli import server_start
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
 from holdfast.config.wire_settings import ConfigStore
+from holdfast.server import rotating_log
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
@@ -41,7 +41,7 @@ WRITERS = {
     # Whole: the old file or the new one. Which one a power cut leaves is open.
     "workspace/files/atomic_write.py": "edited files: whole",
     # Order only.
-    "cli/server_start.py": "logs: no rename overwrites a log that is to be kept",
+    "server/rotating_log.py": "logs: no rename overwrites a log that is to be kept",
     "storage/data_directory.py": "lock; sets a file aside that has replaced the write-ahead log",
     # Nothing is promised: locks, notes that are made again, output, files of the sandbox.
     "cli/demo.py": "demonstration",
@@ -290,13 +290,13 @@ def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 2, 5])
 def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest two are never lost, and each log keeps its content under its next number."""
-    monkeypatch.setattr(server_start, "KEPT", kept)
+    monkeypatch.setattr(rotating_log, "KEPT", kept)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     path = tmp_path / "server.log"
     path.write_text("now")
     for number in range(1, kept):
         (tmp_path / f"server.log.{number}").write_text(str(number))
-    log = server_start.RotatingLog(str(path))
+    log = rotating_log.RotatingLog(str(path))
     with Record(tmp_path).running() as record:
         log._turn_over()
     renames = [call.name for call in record.calls if call.kind == "rename"]
@@ -314,10 +314,10 @@ def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monk
 def test_a_log_is_turned_over_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
     path.write_text("x" * size)
-    monkeypatch.setattr(server_start, "LONGEST", 1)
+    monkeypatch.setattr(rotating_log, "LONGEST", 1)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat(path))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
-    log = server_start.RotatingLog(str(path))
+    log = rotating_log.RotatingLog(str(path))
     log.setStream(io.StringIO())
     log.emit(logging.LogRecord("n", logging.INFO, "p", 1, "said", None, None))
     assert (tmp_path / "server.log.1").exists() == (size >= 1)

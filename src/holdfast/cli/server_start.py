@@ -3,11 +3,10 @@ server that answers is usable.
 """
 
 import gc
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.fast_import import load_msgspec, signals_blocked
@@ -15,43 +14,7 @@ from holdfast.client.locate import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 
-__all__ = ["FLAGS", "KEPT", "LONGEST", "VALUES", "RotatingLog", "ServeArgs", "run_server", "serve_fast"]
-
-
-LONGEST = 10_000_000
-"""Maximum size of one file in bytes."""
-KEPT = 5
-"""Number of files: `server.log`, then `server.log.1` and so on; the oldest has the highest number."""
-
-
-class RotatingLog(logging.StreamHandler[TextIO]):
-    """Logs to stderr and rotates its file, so that any other output of the process is in the same file."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(sys.stderr)
-        self._path = path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, after rotating the file if it is too large."""
-        try:
-            here = os.fstat(2)
-            if here.st_size >= LONGEST and os.path.samestat(here, os.stat(self._path)):
-                self._turn_over()
-        except OSError:
-            # A log that is too large is better than none.
-            pass
-        super().emit(record)
-
-    def _turn_over(self) -> None:
-        for number in range(KEPT - 2, 0, -1):
-            if os.path.exists(f"{self._path}.{number}"):
-                os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
-        os.replace(self._path, f"{self._path}.1")
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
-
+__all__ = ["FLAGS", "VALUES", "ServeArgs", "run_server", "serve_fast"]
 
 FLAGS = {"--started-by-client": "started_by_client", "--verbose": "verbose"}
 VALUES = {"--data-dir": "data_dir", "--host": "host"}
@@ -111,7 +74,7 @@ def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener) -> 
 
         import uvloop
 
-        pass
+        from holdfast.server.rotating_log import RotatingLog
         from holdfast.server.serve import ServerOptions, serve
     gc.freeze()
     gc.enable()

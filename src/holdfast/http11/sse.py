@@ -1,8 +1,9 @@
-"""Reader of server-sent events. Pure, and fast to import."""
+"""Server-sent events: the incremental reader of clients, and the frames of the server. Pure, and fast to import."""
 
 from typing import NamedTuple
 
-__all__ = ["SseEvent", "SseReader"]
+__all__ = ["HEARTBEAT", "QUIET_HEARTBEAT", "SseEvent", "SseReader", "frame"]
+
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -83,3 +84,17 @@ class SseReader:
                 # Not a standard field, but some model servers report failures with it.
                 events.append(SseEvent(b'{"error":%s}' % line[6:]))
         return events
+
+
+HEARTBEAT = b": still here\n\n"
+"""A comment as keep-alive, for readers of the resumable form."""
+
+QUIET_HEARTBEAT = b"\n"
+"""A blank line as keep-alive, which stock clients ignore."""
+
+
+def frame(body: bytes, number: int | None = None) -> bytes:
+    """Return one event in the wire format."""
+    if number is None:
+        return b"data: " + body + b"\n\n"
+    return b"id: %d\ndata: " % number + body + b"\n\n"

@@ -19,7 +19,7 @@ _OTHERS = (
     "routes.jobs",
     "routes.lsp",
     "routes.mcp",
-    "routes.web_pages",
+    "routes.web_login",
     "health.doctor",
 )
 """Imported on first use, so that they do not delay the first prompt of a new server."""

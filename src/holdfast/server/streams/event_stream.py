@@ -10,7 +10,7 @@ from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
-from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
+from holdfast.http11.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
 from holdfast.server.http.connection import Receive, RequestCycle, Send
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Attach, Detach

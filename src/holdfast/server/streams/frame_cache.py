@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.bus.backlog import merge_deltas
 from holdfast.bus.frames import Frame
-from holdfast.protocol.sse import frame
+from holdfast.http11.sse import frame
 
 __all__ = ["FrameCache"]
 
