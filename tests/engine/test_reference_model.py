@@ -224,7 +224,7 @@ class Side(RuleBasedStateMachine):
 
     @invariant()
     def both_are_alike(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         for number, room in enumerate(self.reference.rooms):
             lane = self.harness.workspace.engine.lane(self.sessions[number])
@@ -240,7 +240,7 @@ class Side(RuleBasedStateMachine):
 
     @invariant()
     def what_is_stored_is_alike(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         stored = self.do(self._stored())
         expected = {run.name: (run.host, run.outcome) for run in self.reference.runs.values()}
@@ -253,7 +253,7 @@ class Side(RuleBasedStateMachine):
     @invariant()
     def every_end_is_told_once(self) -> None:
         """R2. Ends that a killed server left are stored by the next before anybody can listen."""
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         self._listen()
         names = [name for name, _ in self.told]
@@ -261,7 +261,7 @@ class Side(RuleBasedStateMachine):
         assert all(self.reference.runs[name].outcome == outcome for name, outcome in self.told)
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         try:
             self.do(self._leave())
