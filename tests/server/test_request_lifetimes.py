@@ -14,6 +14,8 @@ from holdfast.bus.bus import Subscription
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo
+from holdfast.protocol.bodies import AgentMessage
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServiceOverrides
 from holdfast.server import workspace_manager
 from holdfast.server.http.application import Application
@@ -23,7 +25,7 @@ from holdfast.server.http.request import Request
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
-from holdfast.testing.gates import settle_down, start, until
+from holdfast.testing.gates import GatedModel, settle_down, start, until
 from holdfast.workspace.process.command_process import RunningCommand
 from server.approval_client import asking
 from server.clock import Clock
@@ -319,6 +321,31 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         assert server.manager.handles == [handle], "the time begins anew"
         handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
         first.stop(0)
+        await clock.forward(2, server.address)
+        await until(lambda: not server.manager.handles, most=1_000_000)
+
+
+async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
+    """No client is attached and the workspace stays busy, so only the end of the run starts the timer."""
+    linger = 100
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+    model.before.shut()
+    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9, look=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        await client.config_set(workspace, "options.job_linger", linger, scope=1)
+        session = (await client.create_session(workspace, "s")).id
+        await client.send_prompt(workspace, AgentMessage(session, "go", run_id="r"))
+        await model.before.reached.wait()
+        handle = server.manager.handle(workspace)
+        handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
+        await client.leave_workspace(workspace)
+        await clock.forward(10 * linger, server.address)
+        assert server.manager.handles == [handle], "the run keeps it open"
+        model.before.open()
+        await until(lambda: not handle.workspace.is_busy(), most=1_000_000)
+        await clock.forward(linger - 1, server.address)
+        assert server.manager.handles == [handle], "the job keeps it open"
         await clock.forward(2, server.address)
         await until(lambda: not server.manager.handles, most=1_000_000)
 
