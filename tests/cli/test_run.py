@@ -309,13 +309,13 @@ def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: Isolate
 LOADED = """
 import atexit, sys
 from holdfast.cli import main
-from holdfast.cli.run_client import run_prompt
+from holdfast.cli.run_client import run_command
 
-submit = run_prompt._submit
+submit = run_command._submit
 def report(*arguments, **more):
     print("sent", *sys.modules, file=sys.stderr)
     return submit(*arguments, **more)
-run_prompt._submit = report
+run_command._submit = report
 atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
 sys.argv[0] = "holdfast"
 main.main()

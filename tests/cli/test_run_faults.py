@@ -282,17 +282,17 @@ def test_an_unresponsive_server_is_reported_with_its_process_id(alone: IsolatedH
 DYING = """
 import os, select, signal
 from holdfast.cli import main
-from holdfast.cli.run_client import run_prompt
+from holdfast.cli.run_client import run_command
 
 def once(connection, *rest):
-    run_prompt._choose_session = choose
+    run_command._choose_session = choose
     process = connection.request_json("GET", "/v1/version")["pid"]
     watch = os.pidfd_open(process)
     os.kill(process, signal.SIGKILL)
     select.select([watch], [], [])
     return choose(connection, *rest)
 
-choose, run_prompt._choose_session = run_prompt._choose_session, once
+choose, run_command._choose_session = run_command._choose_session, once
 main.main()
 """
 

@@ -151,7 +151,7 @@ def test_a_tool_name_does_not_control_the_progress_line(home: IsolatedHome) -> N
 
 LOADING = """
 import os, signal, sys
-from holdfast.cli.run_client import run_prompt
+from holdfast.cli.run_client import run_command
 from holdfast.cli.run_client.signals import Signals
 
 def noisy(name):
@@ -159,9 +159,9 @@ def noisy(name):
     load(name)
     print("loaded", flush=True)
 
-load, run_prompt.import_module = run_prompt.import_module, noisy
+load, run_command.import_module = run_command.import_module, noisy
 Signals().install()
-run_prompt._import_follower()
+run_command._import_follower()
 """
 
 

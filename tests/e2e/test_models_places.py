@@ -24,7 +24,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         assert (refused.code, refused.out) == (4, "")
         assert refused.err.startswith("holdfast: No usable model. ")
         listed = await stage.call("models")
-        assert "no model" in listed.out + listed.err
+        assert "no real model" in listed.out + listed.err
         assert "holdfast login" in listed.err
         place = await stage.opened()
         said = (await place.asked("hello"))[0].text

@@ -64,7 +64,7 @@ async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
         await one.end(await one.ask(session, call, interactive=False))
         assert "question" not in {tool.name for tool in one.model.requests[-1].tools}
         (result,) = await one.results(session)
-        assert "Nobody is there" in result.content
+        assert "Questions cannot be answered in this run" in result.content
         await one.end(await one.ask(session, interactive=True))
         assert "question" in {tool.name for tool in one.model.requests[-1].tools}
 

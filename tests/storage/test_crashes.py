@@ -20,18 +20,18 @@ import asyncio, os, resource, signal, sys
 from pathlib import Path
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.testing.conformance import Desk, message
+from holdfast.testing.conformance import WorkspaceOwner, message
 
 data_dir = Path(sys.argv[1])
 """
 
 ADMIT_FOREVER = """
 async def main():
-    desk = await Desk.with_session(SqliteLedger(data_dir))
-    print(desk.id, flush=True)
+    owner = await WorkspaceOwner.with_session(SqliteLedger(data_dir))
+    print(owner.id, flush=True)
     index = 0
     while True:
-        await desk.admit(f"r{index}")
+        await owner.admit(f"r{index}")
         print(index, flush=True)
         index += 1
 
@@ -47,11 +47,11 @@ def probe(point):
 
 async def main():
     global armed
-    desk = await Desk.with_session(SqliteLedger(data_dir, probe=probe))
-    await desk.admit("before")
-    print(desk.id, flush=True)
+    owner = await WorkspaceOwner.with_session(SqliteLedger(data_dir, probe=probe))
+    await owner.admit("before")
+    print(owner.id, flush=True)
     armed = True
-    await desk.admit("during")
+    await owner.admit("during")
 
 asyncio.run(main())
 """
@@ -59,7 +59,7 @@ asyncio.run(main())
 NO_MORE_ROOM = """
 async def main():
     ledger = SqliteLedger(data_dir)
-    desk = await Desk.with_session(ledger)
+    owner = await WorkspaceOwner.with_session(ledger)
     size = (data_dir / "holdfast.db-wal").stat().st_size
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 300_000, hard))
@@ -67,19 +67,19 @@ async def main():
     failures = 0
     while failures < 3:
         try:
-            await desk.put(message(f"m{stored}", "x" * 20_000))
+            await owner.put(message(f"m{stored}", "x" * 20_000))
         except (StorageUnavailable, StorageUnknown):
             failures += 1
-            ticket, _ = await ledger.last_batch(desk.id, desk.epoch)
-            assert ticket == desk.ticket - 1, (ticket, desk.ticket)
-            desk.ticket = ticket
+            ticket, _ = await ledger.last_batch(owner.id, owner.epoch)
+            assert ticket == owner.ticket - 1, (ticket, owner.ticket)
+            owner.ticket = ticket
         else:
             stored += 1
     assert stored > 1
-    assert len(await desk.events()) == stored + 1
+    assert len(await owner.events()) == stored + 1
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    await desk.put(message(f"m{stored}", "x" * 20_000))
-    assert len(await desk.events()) == stored + 2
+    await owner.put(message(f"m{stored}", "x" * 20_000))
+    assert len(await owner.events()) == stored + 2
     await ledger.close()
     print("done", flush=True)
 
