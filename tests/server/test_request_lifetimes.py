@@ -335,7 +335,7 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         session = (await client.create_session(workspace, "s")).id
-        await client.send_prompt(workspace, AgentMessage(session, "go", run_id="r"))
+        await client.send_prompt(workspace, AgentMessage(session, "go", run_id=RunId("r")))
         await model.before.reached.wait()
         handle = server.manager.handle(workspace)
         handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
