@@ -65,8 +65,10 @@ async def test_whoever_stops_a_run_is_named() -> None:
         async with serving(where, model) as server:
             client, workspace = await server.opened()
             session = (await client.create_session(workspace)).id
-            runs = [(await prompt(client, workspace, session, "go")).run_id for _ in range(3)]
+            runs = [(await prompt(client, workspace, session, "go")).run_id]
+            # Prompts that arrive before the first model request would be folded into it.
             await model.asked.wait()
+            runs += [(await prompt(client, workspace, session, "go")).run_id for _ in range(2)]
             await client.cancel_run(workspace, runs[2])
             await client.clear_queue(workspace, session)
             await client.cancel_session(workspace, session)

@@ -13,7 +13,7 @@ from holdfast.domain.files import Origin
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import AddFile, Answer, Write
 from holdfast.tasks import TaskOwner
-from holdfast.testing.gates import until
+from holdfast.testing.gates import Gate
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import atomic_write
@@ -41,11 +41,15 @@ class RefusingLedger(MemoryLedger):
     def __init__(self) -> None:
         super().__init__()
         self.origins: tuple[Origin, ...] = ()
+        self.undo_gate = Gate(is_open=True)
+        """Suspends the record of an undo."""
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
         files = [op.file for write in writes for op in write.operations if isinstance(op, AddFile)]
+        if any(file.origin == "undo" for file in files):
+            await self.undo_gate()
         if any(file.origin in self.origins for file in files):
             raise StorageUnavailable
         return await super().commit(workspace, epoch, ticket, writes)
@@ -284,9 +288,12 @@ async def test_an_undo_is_completed_although_its_caller_is_cancelled(changed: De
     before = tree(changed.root)
     for is_refused in (True, False):
         ledger.origins = ("undo",) if is_refused else ()
+        gate = ledger.undo_gate = Gate()
         undoing = TaskOwner().start(take_back(changed, run="r1", force=True), name="undo")
-        await until(lambda: tree(changed.root) != before)
+        await gate.reached.wait()
+        assert tree(changed.root) != before
         undoing.cancel()
+        gate.open()
         with pytest.raises(asyncio.CancelledError):
             await undoing
         assert (tree(changed.root) == before) is is_refused
