@@ -45,9 +45,9 @@ def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pyt
         await harness.prompt("two", "r2", delivery="queue")
         tool.gate.open()
         await harness.quiet()
-        ends = [(end.run_id, end.outcome, end.error) for end in harness.ends()]
+        ends = [(end.run_id, end.outcome, end.error, end.folded_into) for end in harness.ends()]
         why = Fail().message
-        assert ends == [("r1", "failed", why), ("f1", "failed", why), ("r2", "completed", "")]
+        assert ends == [("r1", "failed", why, ""), ("f1", "failed", why, "r1"), ("r2", "completed", "", "")]
 
     with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)

@@ -245,6 +245,7 @@ async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: st
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
+    assert [about for when, about in hooks.asked if when == "end"] == ["completed"] * 2, "the host and the run in it"
     hooks.says["prompt"] = Ruling()
     await harness.prompt("again", "r3")
     await harness.quiet()

@@ -199,8 +199,9 @@ async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
     await harness.close()
 
 
-async def test_a_sub_agent_without_text_is_an_error_result() -> None:
-    harness = await opened(scripted(Step(())))
+@pytest.mark.parametrize("acts", [(), (Say("   "),)], ids=["nothing", "spaces"])
+async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]) -> None:
+    harness = await opened(scripted(Step(acts)))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
