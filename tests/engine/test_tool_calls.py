@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.helpers import PATIENT, RecordingLedger, answering, calls, let_others_run, play, results_of, until
-from holdfast.domain.errors import ToolError
+from holdfast.domain.errors import StorageUnavailable, ToolError
 from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
@@ -144,6 +144,16 @@ async def test_malformed_arguments_of_calls_with_one_id_are_not_run() -> None:
     harness = await play(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
     assert tool.started == 1
     assert [result.is_error for result in await results(harness)] == [True, False]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+async def test_a_store_that_fails_during_a_call_fails_the_run(is_parallel: bool) -> None:
+    """It is no failure of the tool: the result could not be stored either."""
+    tool = failing(StorageUnavailable(), is_parallel=is_parallel)
+    harness = await Harness.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").error) == ("failed", str(StorageUnavailable()))
 
 
 async def test_the_error_of_a_tool_is_a_result() -> None:
