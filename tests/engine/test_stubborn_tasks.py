@@ -1,17 +1,20 @@
 """Tasks that suppress a cancellation, and stores that change hands: nothing is left running or held."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 
-from holdfast.domain.errors import StorageError
+from engine.helpers import PLAIN
+from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun
-from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.model_requests import ModelRequest, StreamPart, TextDelta
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedLedger, SimpleTool, settle_down, start
+from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, settle_down, start
 from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -54,6 +57,40 @@ def test_a_task_that_suppresses_its_cancellation_is_cancelled_again(cancels: int
             await closing
         due = [0.0, settings.grace + settings.margin, settings.grace + settings.margin + settings.closing]
         assert [moment - start_time for moment in received] == pytest.approx(due[:cancels], abs=0.01)
+
+    in_virtual_time(main)
+
+
+class Deaf:
+    """A model that suppresses its cancellation and fails when the gate is opened."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.info = PLAIN
+
+    async def stream(self, _: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        while not self.gate.passed:
+            with suppress(asyncio.CancelledError):
+                await self.gate()
+        yield TextDelta("late")
+        raise ProviderError("busy", trouble="busy")
+
+
+def test_an_abandoned_task_publishes_nothing() -> None:
+    """Neither text nor the notice of a retry: clients have received the end of its run."""
+
+    async def main() -> None:
+        model = Deaf()
+        harness = await Harness.open(model)
+        await harness.prompt("one", "r1")
+        await model.gate.reached.wait()
+        await harness.cancel()
+        await harness.quiet()
+        published = len(harness.published.events)
+        model.gate.open()
+        await asyncio.sleep(60)
+        assert harness.published.events[published:] == []
+        await harness.close()
 
     in_virtual_time(main)
 
