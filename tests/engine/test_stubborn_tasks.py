@@ -62,25 +62,28 @@ def test_a_task_that_suppresses_its_cancellation_is_cancelled_again(cancels: int
 
 
 class Deaf:
-    """A model that suppresses its cancellation and fails when the gate is opened."""
+    """A model that suppresses its cancellation and fails when the gate is opened, after some text or without."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.gate = Gate()
+        self.text = text
         self.info = PLAIN
 
     async def stream(self, _: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         while not self.gate.passed:
             with suppress(asyncio.CancelledError):
                 await self.gate()
-        yield TextDelta("late")
+        if self.text:
+            yield TextDelta(self.text)
         raise ProviderError("busy", trouble="busy")
 
 
-def test_an_abandoned_task_publishes_nothing() -> None:
+@pytest.mark.parametrize("text", ["late", ""])
+def test_an_abandoned_task_publishes_nothing(text: str) -> None:
     """Neither text nor the notice of a retry: clients have received the end of its run."""
 
     async def main() -> None:
-        model = Deaf()
+        model = Deaf(text)
         harness = await Harness.open(model)
         await harness.prompt("one", "r1")
         await model.gate.reached.wait()
