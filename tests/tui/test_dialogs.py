@@ -7,7 +7,7 @@ from typing import Any
 from textual import events
 from textual.widgets import Input
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

@@ -15,8 +15,8 @@ from holdfast.cli.common import CommandError, location_options, report_errors, s
 from holdfast.cli.fast_import import signals_blocked
 from holdfast.cli.server_connection import ServerConnection, environment_pairs
 from holdfast.client.errors import Unreachable
-from holdfast.client.locate import locate
-from holdfast.distribution import install_command
+from holdfast.client.server_launcher import locate
+from holdfast.install_hint import install_command
 from holdfast.protocol.bodies import WebAsk, WebLink
 
 __all__ = ["acp_command", "tui_command", "web_command"]
