@@ -12,7 +12,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.domain.runs import Brief, Prompt
+from holdfast.domain.runs import Prompt, PromptExpansion
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
@@ -95,7 +95,7 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
 
         models = FixedModels(model("old"), renewed=model("new"))
         harness = await Harness.open(models, tools=tools, settings=SETTINGS, named_model=unusable)
-        brief = Brief("go on", model="acme/other") if falls_back else None
+        brief = PromptExpansion("go on", model="acme/other") if falls_back else None
         await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
         await harness.quiet()
         messages = await harness.messages()

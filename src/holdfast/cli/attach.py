@@ -37,7 +37,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, Part, ToolCallPart, ToolResultPart, text_of
 from holdfast.http11.sse import SseEvent
-from holdfast.protocol.bodies import AgentMessage, Skip, SnapshotBody
+from holdfast.protocol.bodies import AgentMessage, SkipPermissions, SnapshotBody
 
 __all__ = ["command"]
 
@@ -280,7 +280,7 @@ def _follow_with(
 
 
 def _auto_approves(connection: ServerConnection) -> bool:
-    return connection.request(Skip, "GET", connection.path("permissions", "skip")).skip
+    return connection.request(SkipPermissions, "GET", connection.path("permissions", "skip")).skip
 
 
 def _read_events(stream: SyncEventStream, terminal: _AttachedTerminal | None) -> Iterator[SseEvent]:

@@ -14,7 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, replace_json_surrogates
+from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
 from holdfast.http11.client_connection import Connection, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.http11.sse import SseReader
@@ -72,7 +72,7 @@ class CompatibleModel:
         try:
             watchdog.start()
             read = await exchange.open(client, url, self._headers(request.session_id), body)
-            events, halves, answer = SseReader(), Halves(), ChatResponse()
+            events, halves, answer = SseReader(), SurrogateReplacer(), ChatResponse()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
                 received = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]

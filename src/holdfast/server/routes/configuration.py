@@ -30,9 +30,9 @@ from holdfast.extensions.trusted_files import (
 from holdfast.protocol.bodies import (
     ConfigProblem,
     InitPrompt,
-    ModelChoice,
-    ModelFacts,
-    NeedsInit,
+    ModelDescription,
+    ProjectInitStatus,
+    SelectedModel,
     TrustBody,
     WithheldKey,
 )
@@ -122,10 +122,10 @@ def _whole(settings: Options | Attribution) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
 
 
-def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
+def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> SelectedModel:
     """Return the model in use with its settings. Clients poll this."""
     wanted: Selection = getattr(handle.services.configuration.settings.models, size)
-    return ModelChoice(
+    return SelectedModel(
         info.model,
         info.provider,
         wanted.max_tokens or info.max_output_tokens,
@@ -157,10 +157,10 @@ def _in_config(view: ProviderView) -> dict[str, Any]:
     return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
 
 
-def facts_of(info: ModelInfo) -> ModelFacts:
+def facts_of(info: ModelInfo) -> ModelDescription:
     """Describe a model for clients."""
     price = info.price
-    return ModelFacts(
+    return ModelDescription(
         id=info.model,
         name=info.name or info.model,
         cost_per_1m_in=price.input,
@@ -286,12 +286,12 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
     return {"token": None, "success": False}
 
 
-async def default_small_model(request: Request) -> ModelChoice:
+async def default_small_model(request: Request) -> SelectedModel:
     """Return the default small model of a provider, or the one in use."""
     choice = request.services.selected_models
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
-        return ModelChoice(selection.model, selection.provider, selection.max_tokens)
+        return SelectedModel(selection.model, selection.provider, selection.max_tokens)
     return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
 
 
@@ -324,12 +324,12 @@ _PROMPT = (
 )
 
 
-async def needs_init(request: Request) -> NeedsInit:
+async def needs_init(request: Request) -> ProjectInitStatus:
     """Return whether to offer initialization: at most once, and only for a project with files but without a
     description.
     """
     handle = request.handle
-    return NeedsInit(
+    return ProjectInitStatus(
         await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
     )
 

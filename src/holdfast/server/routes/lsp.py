@@ -11,7 +11,7 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.lsp.extension import LanguageServers
-from holdfast.protocol.extension_routes import LspLog, LspRestarted
+from holdfast.protocol.extension_routes import LspLog, LspRestartResponse
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
@@ -57,10 +57,10 @@ async def stop_lsps(request: Request) -> None:
     _servers(request.handle).stop()
 
 
-async def restart_lsps(request: Request) -> LspRestarted:
+async def restart_lsps(request: Request) -> LspRestartResponse:
     """Restart one language server or all."""
     try:
-        return LspRestarted(tuple(_servers(request.handle).manager.restart(request.body.name)))
+        return LspRestartResponse(tuple(_servers(request.handle).manager.restart(request.body.name)))
     except ToolError as error:
         raise NotFound(str(error)) from None
 

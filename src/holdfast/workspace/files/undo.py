@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
-from holdfast.domain.files import FileVersion, UndoAsk, UndoneFile, UndoReport
+from holdfast.domain.files import FileVersion, UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import AddFile, Operation
 from holdfast.domain.line_diff import unified_diff
@@ -136,7 +136,7 @@ class _FileState(msgspec.Struct, frozen=True):
 
 
 async def undo(
-    request: UndoAsk,
+    request: UndoRequest,
     versions: Sequence[FileVersion],
     *,
     root: str,
@@ -190,7 +190,7 @@ def _remove_abandoned(versions: Sequence[FileVersion]) -> None:
         remove_abandoned(folder)
 
 
-def _plan_request(request: UndoAsk, versions: Sequence[FileVersion], root: str) -> list[FileRestore]:
+def _plan_request(request: UndoRequest, versions: Sequence[FileVersion], root: str) -> list[FileRestore]:
     path = recorded_path(request.path, versions, root) if request.path else ""
     run_id = request.run_id or (RunId("") if path else last_run(versions))
     return plan(versions, path=path, run_id=run_id)
