@@ -13,7 +13,7 @@ from bench.repositories import temporary_directory
 from bench.servers import Provider, ServerProcess, environment, free_port, served
 from bench.turn_rows import Subject
 from holdfast.client.address import Address
-from holdfast.lockfile import LOCK_NAME, directory_id
+from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 
 __all__ = ["measure", "measure_runs", "measure_starts"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.lockfile import directory_id
+from holdfast.lock_owner import directory_id
 from server.helpers import exchange, inside, place, serving
 
 # The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.
