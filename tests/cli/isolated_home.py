@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.client.errors import ClientError
-from holdfast.client.locate import ServerLocation, locate
+from holdfast.client.server_launcher import ServerLocation, locate
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo

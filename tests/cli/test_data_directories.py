@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
-from holdfast.client.locate import find
-from holdfast.lockfile import read_owner
+from holdfast.client.server_launcher import find
+from holdfast.lock_owner import read_owner
 
 
 def _data(home: IsolatedHome) -> Path:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
-from holdfast.client.locate import locate
-from holdfast.client.paths import BadHost
+from holdfast.client.server_launcher import locate
+from holdfast.client.socket_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
 from holdfast.client.sync_client import SyncClient
 

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import HelloEvent, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId

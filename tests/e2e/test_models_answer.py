@@ -12,7 +12,7 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import read_until
@@ -83,7 +83,7 @@ async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvir
     """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
     place = await stage.open_workspace()
     assert (await place.asked("one"))[0].text == "big: one"
-    choice = ConfigModel("large", ModelChoice("other", "local", temperature=0.5), scope=1)
+    choice = ConfigModelRequest("large", SelectedModel("other", "local", temperature=0.5), scope=1)
     async with place.watching() as events:
         await place.client.config_model(place.id, choice)
         await read_until(events, is_change)

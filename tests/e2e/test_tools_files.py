@@ -12,7 +12,7 @@ from cli.isolated_home import IsolatedHome, isolated_home
 from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import FileEvent
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from server.helpers import server_directory
 
 
@@ -123,7 +123,7 @@ async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
     async with tool_client() as one:
         _, run = await _changed(one)
         file, new = one.project / "a.txt", one.project / "new.txt"
-        plan = await one.client.undo_changes(one.workspace, UndoAsk(dry_run=True))
+        plan = await one.client.undo_changes(one.workspace, UndoRequest(dry_run=True))
         assert not plan.is_done
         assert {Path(item.path).name: item.outcome for item in plan.files} == {
             "a.txt": "restored",
@@ -132,18 +132,18 @@ async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
         assert (file.read_text(), new.exists()) == ("three\n", True)
 
         file.write_text("by hand\n")
-        refused = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        refused = await one.client.undo_changes(one.workspace, UndoRequest(run_id=run))  # type: ignore[arg-type]
         assert not refused.is_done
         assert (file.read_text(), new.exists()) == ("by hand\n", True)
 
         file.write_text("three\n")
-        done = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        done = await one.client.undo_changes(one.workspace, UndoRequest(run_id=run))  # type: ignore[arg-type]
         assert done.is_done
         assert (file.read_text(), new.exists()) == ("two\n", False)
-        assert (await one.client.undo_changes(one.workspace, UndoAsk(path="a.txt"))).is_done
+        assert (await one.client.undo_changes(one.workspace, UndoRequest(path="a.txt"))).is_done
         assert file.read_text() == "one\n"
         with pytest.raises(ServerProblem) as caught:
-            await one.client.undo_changes(one.workspace, UndoAsk(path="never.txt"))
+            await one.client.undo_changes(one.workspace, UndoRequest(path="never.txt"))
         assert caught.value.status == 400
 
 

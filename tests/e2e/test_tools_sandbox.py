@@ -8,7 +8,7 @@ import pytest
 from e2e.cli_environment import cli_environment
 from e2e.tool_client import bash, tool_client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.runtime import services
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
 

@@ -17,7 +17,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.settings import EngineSettings
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
@@ -54,16 +54,18 @@ class ToolClient:
     async def session(self) -> SessionId:
         return (await self.client.create_session(self.workspace, "s")).id
 
-    async def call_tools(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+    async def call_tools(
+        self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
+    ) -> PromptAccepted:
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def events_until_end(self, run: Accepted) -> list[StreamEvent]:
+    async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
         """All that is held, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, run_ended(run.run_id))
 
-    async def run_end(self, run: Accepted) -> RunComplete:
+    async def run_end(self, run: PromptAccepted) -> RunComplete:
         event = (await self.events_until_end(run))[-1].event
         assert isinstance(event, RunCompleteEvent)
         return event.change.object

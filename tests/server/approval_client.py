@@ -16,7 +16,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import SimpleTool
@@ -56,13 +56,15 @@ class ApprovalClient:
     async def session(self) -> SessionId:
         return (await self.client.create_session(self.workspace, "s")).id
 
-    async def call_tools(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+    async def call_tools(
+        self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
+    ) -> PromptAccepted:
         """A prompt that makes the model call these tools."""
         self._runs += 1
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> Accepted:
+    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> PromptAccepted:
         return await self.call_tools(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
 
     async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
@@ -82,7 +84,7 @@ class ApprovalClient:
         body = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
         return (await self.client.grant(self.workspace, body)).resolved
 
-    async def events_until_end(self, run: Accepted) -> list[StreamEvent]:
+    async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
         """Everything the workspace has said, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, run_ended(run.run_id))

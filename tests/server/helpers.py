@@ -14,7 +14,7 @@ import msgspec
 from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
@@ -24,7 +24,7 @@ from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
 from holdfast.http11.messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
@@ -399,5 +399,7 @@ async def collect_run_ends(
     return ends
 
 
-async def send_prompt(client: Client, workspace: WorkspaceId, session: SessionId, text: str, run: str = "") -> Accepted:
+async def send_prompt(
+    client: Client, workspace: WorkspaceId, session: SessionId, text: str, run: str = ""
+) -> PromptAccepted:
     return await client.send_prompt(workspace, AgentMessage(session, text, RunId(run)))

@@ -11,19 +11,19 @@ from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ConfigChangedEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from server.helpers import Server, ServerDirectory, in_process_server, read_until, server_directory
 
 Change = Callable[[Client, WorkspaceId], Awaitable[Any]]
 KEY = {"scope": 0, "provider_id": "mine", "kind": "string", "api_key": "$MINE"}
 TOKEN = {"scope": 1, "provider_id": "mine", "kind": "oauth", "api_key": {"access_token": "t"}}
-CHOICE = ModelChoice("scripted", "demo")
+CHOICE = SelectedModel("scripted", "demo")
 
 CHANGES: dict[str, Change] = {
     "set": lambda client, workspace: client.config_set(workspace, "options.tui.transparent", value=True),
     "set to what it is": lambda client, workspace: client.config_set(workspace, "options.debug", value=False),
     "remove": lambda client, workspace: client.config_remove(workspace, "options.tui.diff_mode"),
-    "model": lambda client, workspace: client.config_model(workspace, ConfigModel("large", CHOICE, 1)),
+    "model": lambda client, workspace: client.config_model(workspace, ConfigModelRequest("large", CHOICE, 1)),
     "compact": lambda client, workspace: client.config_compact(workspace, {"scope": 0, "enabled": True}),
     "key": lambda client, workspace: client.config_provider_key(workspace, KEY),
     "token": lambda client, workspace: client.config_provider_key(workspace, TOKEN),
@@ -33,9 +33,9 @@ REFUSED: dict[str, Change] = {
     "set": lambda client, workspace: client.config_set(workspace, "options.debug", "loud"),
     "set where": lambda client, workspace: client.config_set(workspace, "options.debug", value=True, scope=2),
     "remove where": lambda client, workspace: client.config_remove(workspace, "options.debug", scope=2),
-    "model where": lambda client, workspace: client.config_model(workspace, ConfigModel("large", CHOICE, 7)),
+    "model where": lambda client, workspace: client.config_model(workspace, ConfigModelRequest("large", CHOICE, 7)),
     "model how": lambda client, workspace: client.config_model(
-        workspace, ConfigModel("large", msgspec.structs.replace(CHOICE, top_k=-1), 1)
+        workspace, ConfigModelRequest("large", msgspec.structs.replace(CHOICE, top_k=-1), 1)
     ),
     "compact": lambda client, workspace: client.config_compact(workspace, {"scope": 0}),
     "compact where": lambda client, workspace: client.config_compact(workspace, {"scope": "0", "enabled": True}),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from holdfast.workspace.project_context import CONTEXT_NAMES
 from server.helpers import EchoModel, exchange, in_process_server, raw_request, server_directory
 
@@ -65,14 +65,14 @@ async def test_the_model_is_told_with_how_it_is_asked_and_how_it_thinks() -> Non
     """Both where screens look for it: beside the agent, and in the configuration."""
     async with server_directory() as directory, in_process_server(directory, _Thinker()) as server:
         client, workspace = await server.open_workspace()
-        assert (await client.agent_info(workspace)).model_cfg == ModelChoice("thinker", "demo", 4_096)
-        wanted = ModelChoice("thinker", "demo", 77, reasoning_effort="high", think=True, top_k=3, top_p=0.5)
-        await client.config_model(workspace, ConfigModel("large", wanted, 1))
+        assert (await client.agent_info(workspace)).model_cfg == SelectedModel("thinker", "demo", 4_096)
+        wanted = SelectedModel("thinker", "demo", 77, reasoning_effort="high", think=True, top_k=3, top_p=0.5)
+        await client.config_model(workspace, ConfigModelRequest("large", wanted, 1))
         info = await client.agent_info(workspace)
         assert info.model_cfg == wanted
         assert (info.model.reasoning_levels, info.model.default_reasoning_effort) == (("low", "high"), "low")
         models = (await client.get_config(workspace))["models"]
-        assert msgspec.convert(models["large"], ModelChoice) == wanted
+        assert msgspec.convert(models["large"], SelectedModel) == wanted
         assert models["small"] == {"model": "scripted", "provider": "demo", "max_tokens": 4_096}
         described = (await client.get_config(workspace))["providers"]["demo"]["models"][0]
         assert described["reasoning_levels"] == ["low", "high"]

@@ -182,25 +182,25 @@ async def read_to(stream: RawStream, here: ApprovalClient) -> list[SseEvent]:
     return [item for item in stream.events if mark.encode() not in item.data]
 
 
-@pytest.mark.parametrize("where", ["resumed", "gap", "stock"])
+@pytest.mark.parametrize("resume", ["resumed", "gap", "stock"])
 @pytest.mark.parametrize(("happening", "told", "asked"), HAPPENINGS, ids=lambda item: getattr(item, "__name__", ""))
 async def test_something_happens_while_a_reader_is_away(
-    directory: str, happening: Happening, told: list[str], asked: int
+    resume: str, happening: Happening, told: list[str], asked: int
 ) -> None:
     async with approval_client() as here:
         session = await here.session()
         cursor = (await here.client.snapshot(here.workspace)).cursor
         path = f"/v1/workspaces/{here.workspace}/events"
         await happening(here, session)
-        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(directory, "")
+        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(resume, "")
         stream = await RawStream.open(here.server.address, path + query)
         found = await read_to(stream, here)
         wanted = set(told)
-        if directory == "resumed":
+        if resume == "resumed":
             assert kinds_of(found, wanted) == told
             numbers = [item.number for item in found if item.number is not None]
             assert numbers == list(range(cursor + 1, cursor + 1 + len(numbers))), "each number once, in order"
-        elif directory == "gap":
+        elif resume == "gap":
             assert kinds_of(found, wanted) == []
             assert kinds_of(found, {"gap"}) == ["gap"]
             snapshot = await here.client.snapshot(here.workspace)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import locate
+from holdfast.client import server_launcher
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import ServerLocation, find_or_start
-from holdfast.client.server_check import VersionMismatch
+from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
+from holdfast.client.version_check import VersionMismatch
 from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
-from holdfast.lockfile import read_owner
+from holdfast.lock_owner import read_owner
 from holdfast.runtime import services
 from holdfast.runtime import workspace as core
 from holdfast.server import serve as app_module
@@ -474,9 +474,9 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
 
     thin = Known(ServerLocation(*([None] * 3)).address)  # type: ignore[arg-type]
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
-    monkeypatch.setattr(locate, "find", lambda *_: thin)
+    monkeypatch.setattr(server_launcher, "find", lambda *_: thin)
     if what == "breaks":
-        monkeypatch.setattr(locate, "replace_outdated", refuse)
+        monkeypatch.setattr(server_launcher, "replace_outdated", refuse)
     directory = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
     with pytest.raises((VersionMismatch, Refused)):
         find_or_start(directory)

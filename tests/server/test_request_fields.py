@@ -16,7 +16,7 @@ import pytest
 from holdfast import __version__
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Run
-from holdfast.protocol.bodies import ModelChoice
+from holdfast.protocol.bodies import SelectedModel
 from holdfast.protocol.routes import ROUTES
 from server.api import Api, api
 from server.approval_client import question
@@ -43,7 +43,7 @@ def wanted() -> set[str]:
         if isinstance(route.request, type) and issubclass(route.request, msgspec.Struct):
             fields = msgspec.structs.fields(route.request)
             found |= {f"{route.name}.{field.name}" for field in fields if not field.required}
-    return found | {f"config_model.model.{name}" for name in ModelChoice.__struct_fields__[2:]}
+    return found | {f"config_model.model.{name}" for name in SelectedModel.__struct_fields__[2:]}
 
 
 async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any]:
@@ -273,7 +273,7 @@ async def scopes(api: Api) -> None:
     assert settings(api, 0)["a"] == {"b": None}
 
 
-@row("config_model.scope", *(f"config_model.model.{name}" for name in ModelChoice.__struct_fields__[2:]))
+@row("config_model.scope", *(f"config_model.model.{name}" for name in SelectedModel.__struct_fields__[2:]))
 async def choices(api: Api) -> None:
     plain = {"model": "m", "provider": "p"}
     values: dict[str, Any] = {
@@ -287,7 +287,7 @@ async def choices(api: Api) -> None:
         "presence_penalty": 0.25,
         "provider_options": {"a": 1},
     }
-    assert set(values) == set(ModelChoice.__struct_fields__[2:])
+    assert set(values) == set(SelectedModel.__struct_fields__[2:])
     await api.expect_ok("config_model", {"model_type": "large", "model": plain})
     assert settings(api, 0)["models"]["large"] == plain
     for name, value in values.items():

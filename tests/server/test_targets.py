@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.lockfile import directory_id
+from holdfast.lock_owner import directory_id
 from server.helpers import exchange, in_process_server, raw_request, server_directory
 
 # The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.

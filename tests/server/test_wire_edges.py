@@ -11,17 +11,17 @@ import pytest
 
 from client.play import Exchange, Playing, answer, short_directory, stream_head
 from holdfast import __version__
-from holdfast.client import locate, server_check, workspace_connection
+from holdfast.client import server_launcher, version_check, workspace_connection
 from holdfast.client.address import Address, build_request
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
-from holdfast.client.locate import ServerLocation, find, find_or_start
 from holdfast.client.request import ServerConnections
+from holdfast.client.server_launcher import ServerLocation, find, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
+from holdfast.lock_owner import LOCK_NAME, directory_id, write_owner
 from holdfast.protocol import PROTOCOL
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
@@ -211,7 +211,7 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
 
 def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, opened = [None, SyncClient(Address())], []
-    monkeypatch.setattr(locate, "_connect", lambda _: found.pop(0))
+    monkeypatch.setattr(server_launcher, "_connect", lambda _: found.pop(0))
     directory = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
     assert find(directory) is not None
     assert opened == [True]
@@ -222,8 +222,8 @@ def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
 ) -> None:
     thin = SyncClient(Address())
     found = [None, thin]
-    monkeypatch.setattr(locate, "find", lambda *_: found.pop(0))
-    monkeypatch.setattr("holdfast.client.locate.spawn", lambda *_: pytest.fail("it is there"))
+    monkeypatch.setattr(server_launcher, "find", lambda *_: found.pop(0))
+    monkeypatch.setattr("holdfast.client.server_launcher.spawn", lambda *_: pytest.fail("it is there"))
     directory = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
     assert find_or_start(directory) is thin
 
@@ -248,8 +248,8 @@ def test_which_servers_are_asked_to_give_way(
         asked.append(process)
         return True
 
-    monkeypatch.setattr(server_check, "_has_exited", leaves)
-    assert server_check.replace_outdated(thin) is is_asked
+    monkeypatch.setattr(version_check, "_has_exited", leaves)
+    assert version_check.replace_outdated(thin) is is_asked
     assert asked == [7] * is_asked
 
 

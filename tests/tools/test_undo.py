@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import BadRequest, NotFound
-from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
+from holdfast.domain.files import UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Operation
 from holdfast.workspace.files.undo import undo
@@ -23,7 +23,7 @@ async def take_back(desk: Desk, path: str = "", run: str = "", *, force: bool = 
         return await engine.recorder.put(*operations)
 
     return await undo(
-        UndoAsk(path, RunId(run), force=force, dry_run=dry),
+        UndoRequest(path, RunId(run), force=force, dry_run=dry),
         await desk.files(),
         root=str(desk.root),
         record=record,

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.pilot import Pilot
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.engine.ports import Model
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.widgets.composer import Composer

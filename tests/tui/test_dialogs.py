@@ -7,9 +7,9 @@ from typing import Any
 from textual import events
 from textual.widgets import Input
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.dialogs import Confirm, TextInput
@@ -210,7 +210,7 @@ async def test_reasoning_effort_is_chosen() -> None:
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
             await app.connection.client.config_set(app.connection.workspace, "providers.local", provider)
             for model in ("plain", "deep"):
-                choice = ConfigModel("large", ModelChoice(model, "local", temperature=0.5))
+                choice = ConfigModelRequest("large", SelectedModel(model, "local", temperature=0.5))
                 await app.connection.client.config_model(app.connection.workspace, choice)
                 await screen.wait_until(lambda name=model: screen.line("top-right").startswith(name), model)  # type: ignore[misc]
                 await pilot.press("f2")

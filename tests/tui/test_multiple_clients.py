@@ -9,7 +9,7 @@ import pytest
 from rich.segment import Segment
 
 from holdfast.client.errors import ClientError, Unreachable
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import SnapshotBody

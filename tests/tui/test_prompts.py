@@ -7,7 +7,7 @@ import pytest
 from textual import events
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.protocol.bodies import AgentMessage, RunPatch
+from holdfast.protocol.bodies import AgentMessage, RunChange
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.composer import Completer
@@ -103,7 +103,7 @@ async def test_queue_order_of_another_client_is_shown() -> None:
         await busy(screen, model)
         await queued(screen, "one", "two")
         other, workspace = await server.open_workspace()
-        await other.patch_run(workspace, screen.app.connection.waiting()[1].run_id, RunPatch(position=0))
+        await other.patch_run(workspace, screen.app.connection.waiting()[1].run_id, RunChange(position=0))
         await screen.wait_until(lambda: waiting(screen) == ["two", "one"], "the order the other one chose")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from scratch import new_directory
 
-COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.clients import tui_command; tui_command()'"
+COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.frontends import tui_command; tui_command()'"
 _TIMEOUT = 30.0
 
 
@@ -177,7 +177,7 @@ def test_no_color_and_no_terminal(terminal: Terminal) -> None:
     used = {int(number) for number in re.findall(r"[34]8;5;(\d+)", terminal.tmux("capture-pane", "-p", "-e"))}
     assert used <= {0, 7, 8, 15, 16, 59, 102, 145, 188, 231, *range(232, 256)}, "only shades of grey"
     piped = subprocess.run(
-        [sys.executable, "-P", "-c", "from holdfast.cli.clients import tui_command; tui_command()"],
+        [sys.executable, "-P", "-c", "from holdfast.cli.frontends import tui_command; tui_command()"],
         env=terminal.environment,
         cwd=terminal.project,
         stdin=subprocess.DEVNULL,

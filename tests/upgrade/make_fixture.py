@@ -22,7 +22,7 @@ import msgspec
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
@@ -162,7 +162,7 @@ async def files_and_approvals(at: Maker, session: SessionId) -> None:
     await at.send(session, calls(write, edit, other), "files-1")
     await at.grant("allow_session", "allow", "allow")
     await at.end("files-1")
-    await at.client.undo_changes(at.id, UndoAsk(path="other.txt", session_id=session))
+    await at.client.undo_changes(at.id, UndoRequest(path="other.txt", session_id=session))
     todos = [{"content": "Do it", "status": "in_progress", "active_form": "Doing it"}]
     shell = [("bash", {"command": "./print-much.sh", "description": "Print much"})]
     denied = [("bash", {"command": "touch denied-file"})]

@@ -20,7 +20,7 @@ from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
@@ -156,7 +156,7 @@ def session_of(event: dict[str, Any]) -> str:
 
 async def check_undo(client: Client, workspace: WorkspaceId, expected: dict[str, Any]) -> None:
     session = next(name for name, files in expected["files"].items() if files)
-    report = await client.undo_changes(workspace, UndoAsk(path="made.txt", session_id=session, dry_run=True))
+    report = await client.undo_changes(workspace, UndoRequest(path="made.txt", session_id=session, dry_run=True))
     assert [item.path for item in report.files] != []
 
 

@@ -23,7 +23,7 @@ from holdfast.domain.events import encode_event
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.retries import RetryPolicy
-from holdfast.protocol.bodies import AgentMessage, RunPatch
+from holdfast.protocol.bodies import AgentMessage, RunChange
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from server.approval_client import approval_client, question
 from server.helpers import QUICK, RawStream
@@ -55,7 +55,7 @@ class Recorder:
             inner = body["payload"].get("payload", body["payload"])
             return body["type"] == kind and all(inner.get(name) == value for name, value in facts.items())
 
-        found = await self.stream.wait_until(lambda event: fits(json.loads(event.data)))
+        found = await self.stream.until(lambda event: fits(json.loads(event.data)))
         self.write()
         body: dict[str, Any] = json.loads(found.data)
         return body
@@ -137,8 +137,8 @@ async def queue() -> Steps:
         for name in names:
             message = AgentMessage(session, name, run_id=_run(name), delivery="queue")
             await one.client.send_prompt(one.workspace, message)
-        await one.client.patch_run(one.workspace, _run("third"), RunPatch(position=0))
-        await one.client.patch_run(one.workspace, _run("second"), RunPatch(delivery="steer"))
+        await one.client.patch_run(one.workspace, _run("third"), RunChange(position=0))
+        await one.client.patch_run(one.workspace, _run("second"), RunChange(delivery="steer"))
         await one.client.cancel_run(one.workspace, _run("first"))
         await said.load(session)
         await one.client.cancel_session(one.workspace, session)

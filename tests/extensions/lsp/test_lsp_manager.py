@@ -12,7 +12,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from server.helpers import RawStream, read_until
 
@@ -186,7 +186,7 @@ async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
 @pytest.fixture
 def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that went does not come back by itself."""
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 1_000.0)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 1_000.0)
 
 
 @pytest.mark.usefixtures("stays_away")
@@ -207,7 +207,7 @@ async def test_one_that_crashes_says_why() -> None:
 
 
 async def test_one_that_crashes_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 0.01)
     async with lsp_workspace() as lsp:
         session = await begun(lsp)
         lsp.how("crash")

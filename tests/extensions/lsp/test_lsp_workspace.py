@@ -14,7 +14,7 @@ from extensions.lsp.lsp_workspace import SERVER, LspWorkspace, edit, lsp_workspa
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.extensions import LspState
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import server_directory, server_process
@@ -55,7 +55,7 @@ async def test_a_rename_is_whole_on_record_and_can_be_taken_back(counts: str) ->
 
         (lsp.project / "a.zz").write_bytes("😀 fresh = 1\r\nfresh\r\n".encode())
         await lsp.do(view("a.zz"), session=session)
-        report = await lsp.one.client.undo_changes(lsp.one.workspace, UndoAsk(run_id=run.run_id, force=True))
+        report = await lsp.one.client.undo_changes(lsp.one.workspace, UndoRequest(run_id=run.run_id, force=True))
         assert report.is_done
         assert (lsp.project / "a.zz").read_bytes() == "😀 old = 1\r\nold\r\n".encode()
         assert (lsp.project / "b.zz").read_text() == "use(old, older)\n"

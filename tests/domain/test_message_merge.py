@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.helpers import MESSAGE, SESSION, called, deltas, ended, message, said, split, thought, whole, with_repeats
 from holdfast.domain.events import MessageDelta, MessagePart
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Part
 
 EMPTY = message("assistant")
