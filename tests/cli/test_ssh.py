@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 from holdfast.client.server_launcher import locate
 from holdfast.client.socket_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
@@ -65,7 +65,7 @@ class Machine:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=PATIENCE)
+        self.process.communicate(timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="module")

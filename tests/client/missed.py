@@ -31,7 +31,7 @@ async def attended() -> AsyncIterator[ToolClient]:
 
 
 def where_of(one: ToolClient) -> ServerLocation:
-    return ServerLocation(one.server.address, str(one.server.place.data), can_be_started=False)
+    return ServerLocation(one.server.address, str(one.server.directory.data), can_be_started=False)
 
 
 class Scene:

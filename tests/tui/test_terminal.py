@@ -14,7 +14,7 @@ import pytest
 from scratch import new_directory
 
 COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.frontends import tui_command; tui_command()'"
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
 class Terminal:
@@ -55,7 +55,7 @@ class Terminal:
         return self.tmux("capture-pane", "-p")
 
     def until(self, text: str, *, is_there: bool = True) -> str:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while (text in (screen := self.screen())) is not is_there:
             assert time.monotonic() < deadline, f"{text!r} did not appear or disappear:\n{screen}"
             self.tmux("run-shell", f"sleep {_moment()}")
@@ -68,7 +68,7 @@ class Terminal:
             [sys.executable, "-m", "holdfast", "server", "stop", "--force", "--data-dir", str(self.data)],
             env=self.environment,
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
         )
 

@@ -305,8 +305,8 @@ async def test_quickly_typed_command_is_not_sent_as_a_prompt() -> None:
 
 async def test_missing_session_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with running_server() as (_, server):
-        where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
-        app = HoldfastApp(where, server.place.project(), session="nobody")
+        directory = ServerLocation(server.address, str(server.directory.data), can_be_started=False)
+        app = HoldfastApp(directory, server.directory.project(), session="nobody")
         async with app.run_test() as pilot:
             await AppDriver(app, pilot).wait_until(lambda: app.return_value is not None, "the end")
         assert app.return_value == 2
