@@ -1,4 +1,4 @@
-"""What the database keeps of files that change: every version, each content once."""
+"""Stored file versions: every version is kept, each distinct content once."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def stored(data: Path) -> tuple[int, int]:
     return files, contents
 
 
-async def test_a_content_is_stored_once_and_goes_with_its_last_version(tmp_path: Path) -> None:
+async def test_content_is_stored_once_and_deleted_with_its_last_version(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "data")
     record = await ledger.open_workspace("/project")
     tickets = iter(range(1, 100))

@@ -1,4 +1,4 @@
-"""Tools called by themselves, without a run: what they ask, store, say and answer is kept."""
+"""Calls tools without a run and records their requests, operations and output."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from holdfast.domain.ledger import AddFile, MarkRead, Operation, Receipt
 from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolOutcome
 from holdfast.tools.base import BaseTool
 
-__all__ = ["Direct", "struct_of"]
+__all__ = ["DirectCaller", "arguments_of"]
 
 
-class Direct:
-    """The context of a call and its caller in one."""
+class DirectCaller:
+    """Calls tools and serves as their context."""
 
     def __init__(self, root: Path, tools: Sequence[Tool]) -> None:
         self.workspace_path = str(root)
@@ -32,7 +32,7 @@ class Direct:
         self.inquiries: list[Inquiry] = []
         self.subagent_tasks: list[SubagentTask] = []
         self.operations: list[Operation] = []
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.now = 1_700_000_000_000
         self.on_permit: Callable[[Permit], None] = lambda _: None
         self._marks: dict[str, ReadMark] = {}
@@ -42,14 +42,14 @@ class Direct:
         return await self._tools[tool].run(self, arguments)
 
     async def text(self, tool: str, **arguments: object) -> str:
-        """What the tool answers; also an error, as a model sees it."""
+        """Call the tool and return its text, or its error as a model reads it."""
         try:
             return (await self(tool, **arguments)).content
         except ToolError as error:
             return f"error: {error}"
 
-    async def told(self, tool: str, **arguments: object) -> dict[str, Any]:
-        """The metadata of an answer."""
+    async def metadata(self, tool: str, **arguments: object) -> dict[str, Any]:
+        """Call the tool and return the metadata of its result."""
         return cast(dict[str, Any], json.loads((await self(tool, **arguments)).metadata))
 
     @property
@@ -79,13 +79,13 @@ class Direct:
 
     async def run_subagent(self, task: SubagentTask) -> str:
         self.subagent_tasks.append(task)
-        return "said by the helper"
+        return "text of the sub-agent"
 
     def publish_output(self, text: str) -> None:
-        self.said.append(text)
+        self.output.append(text)
 
 
-def struct_of(tool: Tool) -> type[msgspec.Struct]:
-    """The arguments that a tool takes."""
+def arguments_of(tool: Tool) -> type[msgspec.Struct]:
+    """Return the argument struct of a tool."""
     assert isinstance(tool, BaseTool)
     return cast(type[msgspec.Struct], tool.arguments)

@@ -1,7 +1,7 @@
-"""Every optional argument of every tool: what it is if it is left out, and what its smallest value does.
+"""Every optional argument of every tool: its default and the effect of its smallest value.
 
-The table is complete by construction: the arguments are read from the tools, and each function returns those it has
-tried. A new argument fails the test until it is tried here.
+The table is complete by construction: the arguments are read from the tools, and each function returns the ones it
+tested. A new argument fails the test until it is covered here.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.shell_call import Shell
-from tools.direct import Direct, struct_of
+from tools.direct_calls import DirectCaller, arguments_of
 from workspace.web_server import WebServer, web_server
 
 PAGE = b"<html><body><h1>Head</h1><p>Some <b>bold</b></p></body></html>"
 
 
-class Place:
-    """A project, its tools, and a server on the web."""
+class ToolProject:
+    """A project directory, its tools, and a local web server."""
 
     def __init__(self, root: Path, web: WebServer) -> None:
         self.root = root
@@ -55,16 +55,16 @@ class Place:
         self.builtin = BuiltinTools(ToolNeeds(log_file=lambda: log, more=more))
         self.tools: list[Tool] = []
 
-    async def open(self) -> "Place":
+    async def open(self) -> "ToolProject":
         self.tools = list(await self.builtin.current())
         return self
 
     @property
-    def call(self) -> Direct:
-        """A caller that nothing is known of yet."""
-        return Direct(self.root, self.tools)
+    def call(self) -> DirectCaller:
+        """Return a caller without any state."""
+        return DirectCaller(self.root, self.tools)
 
-    def put(self, name: str, text: str) -> None:
+    def write_file(self, name: str, text: str) -> None:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -74,19 +74,19 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def project(tmp_path: Path) -> AsyncIterator[ToolProject]:
     root = tmp_path / "project"
     root.mkdir()
     async with web_server() as web:
         web.page("/page", PAGE)
-        here = await Place(root, web).open()
+        here = await ToolProject(root, web).open()
         yield here
         await here.jobs.close()
         await here.guard.close()
 
 
-async def of_agent(place: Place) -> set[str]:
-    call = place.call
+async def of_agent(project: ToolProject) -> set[str]:
+    call = project.call
     assert (await call("agent", prompt="look")).content == "said by the helper"
     await call("agent", prompt="look", agent="")
     await call("agent", prompt="look", agent=" @reviewer ")
@@ -96,8 +96,8 @@ async def of_agent(place: Place) -> set[str]:
     return {"agent"}
 
 
-async def of_agentic_fetch(place: Place) -> set[str]:
-    call = place.call
+async def of_agentic_fetch(project: ToolProject) -> set[str]:
+    call = project.call
     await call("agentic_fetch", prompt="why?")
     await call("agentic_fetch", prompt="why?", url="")
     await call("agentic_fetch", prompt="why?", url="https://example.org/a")
@@ -109,22 +109,22 @@ async def of_agentic_fetch(place: Place) -> set[str]:
     return {"url"}
 
 
-async def of_bash(place: Place) -> set[str]:
-    call = place.call
-    place.put("sub/x", "")
-    told = await call.told("bash", command="echo")
-    assert (told["description"], told["working_directory"]) == ("", str(place.root))
-    assert "background" not in told
-    told = await call.told("bash", command="echo", description="says", working_dir="sub")
-    assert (told["description"], told["working_directory"]) == ("says", str(place.root / "sub"))
-    assert (await call.told("bash", command="true", auto_background_after=0)).get("background") is None
-    assert (await call.told("bash", command="true", auto_background_after=-1)).get("background") is None
-    told = await call.told("bash", command="sleep 1000", run_in_background=True)
-    assert (told["background"], told["shell_id"]) == (True, "001")
+async def of_bash(project: ToolProject) -> set[str]:
+    call = project.call
+    project.write_file("sub/x", "")
+    metadata = await call.metadata("bash", command="echo")
+    assert (metadata["description"], metadata["working_directory"]) == ("", str(project.root))
+    assert "background" not in metadata
+    metadata = await call.metadata("bash", command="echo", description="says", working_dir="sub")
+    assert (metadata["description"], metadata["working_directory"]) == ("says", str(project.root / "sub"))
+    assert (await call.metadata("bash", command="true", auto_background_after=0)).get("background") is None
+    assert (await call.metadata("bash", command="true", auto_background_after=-1)).get("background") is None
+    metadata = await call.metadata("bash", command="sleep 1000", run_in_background=True)
+    assert (metadata["background"], metadata["shell_id"]) == (True, "001")
     assert call.permits[0].params == {
         "command": "echo",
         "description": "",
-        "working_dir": str(place.root),
+        "working_dir": str(project.root),
         "run_in_background": False,
         "auto_background_after": 0,
     }
@@ -132,58 +132,58 @@ async def of_bash(place: Place) -> set[str]:
     return {"description", "working_dir", "auto_background_after", "run_in_background"}
 
 
-async def of_job_output(place: Place) -> set[str]:
-    call = place.call
+async def of_job_output(project: ToolProject) -> set[str]:
+    call = project.call
     await call("bash", command="mkfifo fifo")
-    told = await call.told("bash", command="read line < fifo; echo $line; exit 3", run_in_background=True)
-    job = told["shell_id"]
+    metadata = await call.metadata("bash", command="read line < fifo; echo $line; exit 3", run_in_background=True)
+    job = metadata["shell_id"]
     assert (await call.text("job_output", shell_id=job)) == "Status: running\n\nno output"
-    assert (await call.told("job_output", shell_id=job, wait=False))["done"] is False
+    assert (await call.metadata("job_output", shell_id=job, wait=False))["done"] is False
     waiting = start(call.text("job_output", shell_id=job, wait=True))
-    await asyncio.to_thread((place.root / "fifo").write_text, "heard\n")
+    await asyncio.to_thread((project.root / "fifo").write_text, "heard\n")
     assert await waiting == "Status: completed\n\nheard\nExit code 3"
-    assert (await call.told("job_output", shell_id=job))["done"] is True
+    assert (await call.metadata("job_output", shell_id=job))["done"] is True
     return {"wait"}
 
 
-async def of_download(place: Place) -> set[str]:
-    call = place.call
+async def of_download(project: ToolProject) -> set[str]:
+    call = project.call
     for number, timeout in enumerate(({}, {"timeout": 0}, {"timeout": -1}, {"timeout": 1}, {"timeout": 601})):
-        await call("download", url=f"{place.web.url}/page", file_path=f"f{number}", **timeout)
+        await call("download", url=f"{project.web.url}/page", file_path=f"f{number}", **timeout)
     assert [permit.params["timeout"] for permit in call.permits] == [300, 300, 300, 1, 600]
     return {"timeout"}
 
 
-async def of_edit(place: Place) -> set[str]:
-    call = place.call
+async def of_edit(project: ToolProject) -> set[str]:
+    call = project.call
     await call("edit", file_path="new", new_string="a b a")
-    assert place.read("new") == "a b a"
+    assert project.read("new") == "a b a"
     await call("edit", file_path="empty")
-    assert place.read("empty") == ""
+    assert project.read("empty") == ""
     assert "exists already" in await call.text("edit", file_path="new", new_string="x")
     assert "exists already" in await call.text("edit", file_path="new", old_string="", new_string="x")
     assert "2 times" in await call.text("edit", file_path="new", old_string="a", new_string="c")
     assert "2 times" in await call.text("edit", file_path="new", old_string="a", new_string="c", replace_all=False)
     await call("edit", file_path="new", old_string="a", new_string="c", replace_all=True)
     await call("edit", file_path="new", old_string="b ")
-    assert place.read("new") == "c c"
+    assert project.read("new") == "c c"
     return {"old_string", "new_string", "replace_all"}
 
 
-async def of_multiedit(place: Place) -> set[str]:
-    call = place.call
+async def of_multiedit(project: ToolProject) -> set[str]:
+    call = project.call
     await call("multiedit", file_path="f", edits=[{"old_string": "", "new_string": "a a b"}])
     edit = {"old_string": "a", "new_string": "c"}
     assert "2 times" in await call.text("multiedit", file_path="f", edits=[edit])
     assert "2 times" in await call.text("multiedit", file_path="f", edits=[{**edit, "replace_all": False}])
     await call("multiedit", file_path="f", edits=[{**edit, "replace_all": True}])
-    assert place.read("f") == "c c b"
+    assert project.read("f") == "c c b"
     return {"edits.replace_all"}
 
 
-async def of_fetch(place: Place) -> set[str]:
-    call = place.call
-    url = f"{place.web.url}/page"
+async def of_fetch(project: ToolProject) -> set[str]:
+    call = project.call
+    url = f"{project.web.url}/page"
     for timeout in ({}, {"timeout": 0}, {"timeout": -1}, {"timeout": 1}, {"timeout": 121}):
         assert "**bold**" in (await call("fetch", url=url, **timeout)).content
     assert [permit.params["timeout"] for permit in call.permits] == [30, 30, 30, 1, 120]
@@ -193,11 +193,11 @@ async def of_fetch(place: Place) -> set[str]:
     return {"format", "timeout"}
 
 
-async def of_glob(place: Place) -> set[str]:
-    call = place.call
-    place.put("a.py", "")
-    place.put("sub/b.py", "")
-    whole = [str(place.root / "a.py"), str(place.root / "sub/b.py")]
+async def of_glob(project: ToolProject) -> set[str]:
+    call = project.call
+    project.write_file("a.py", "")
+    project.write_file("sub/b.py", "")
+    whole = [str(project.root / "a.py"), str(project.root / "sub/b.py")]
     assert (await call("glob", pattern="*.py")).content.split("\n") == whole
     assert (await call("glob", pattern="*.py", path=".")).content.split("\n") == whole
     assert (await call("glob", pattern="*.py", path="sub")).content.split("\n") == whole[1:]
@@ -205,13 +205,13 @@ async def of_glob(place: Place) -> set[str]:
     return {"path"}
 
 
-async def of_grep(place: Place) -> set[str]:
-    call = place.call
-    place.put("a.py", "x.y\nxzy\n")
-    place.put("sub/b.txt", "x.y\n")
+async def of_grep(project: ToolProject) -> set[str]:
+    call = project.call
+    project.write_file("a.py", "x.y\nxzy\n")
+    project.write_file("sub/b.txt", "x.y\n")
 
     async def found(**arguments: object) -> int:
-        return int((await call.told("grep", pattern="x.y", **arguments))["number_of_matches"])
+        return int((await call.metadata("grep", pattern="x.y", **arguments))["number_of_matches"])
 
     assert await found() == await found(path=".") == await found(include="") == await found(literal_text=False) == 3
     assert (await found(path="sub"), await found(include="*.py"), await found(literal_text=True)) == (1, 2, 2)
@@ -219,8 +219,8 @@ async def of_grep(place: Place) -> set[str]:
     return {"path", "include", "literal_text"}
 
 
-async def of_holdfast_logs(place: Place) -> set[str]:
-    call = place.call
+async def of_holdfast_logs(project: ToolProject) -> set[str]:
+    call = project.call
 
     async def count(**arguments: object) -> tuple[int, str]:
         lines = (await call("holdfast_logs", **arguments)).content.split("\n")
@@ -232,11 +232,11 @@ async def of_holdfast_logs(place: Place) -> set[str]:
     return {"lines"}
 
 
-async def of_ls(place: Place) -> set[str]:
-    call = place.call
-    place.put(".git/HEAD", "ref: refs/heads/main\n")
-    place.put("a/b/c/d.txt", "")
-    place.put("a/e.txt", "")
+async def of_ls(project: ToolProject) -> set[str]:
+    call = project.call
+    project.write_file(".git/HEAD", "ref: refs/heads/main\n")
+    project.write_file("a/b/c/d.txt", "")
+    project.write_file("a/e.txt", "")
     names = ["a", "b", "c", "d.txt", "e.txt"]
 
     async def listed(**arguments: object) -> list[str]:
@@ -249,7 +249,7 @@ async def of_ls(place: Place) -> set[str]:
     assert await listed(path="a/b") == ["c", "d.txt"]
     assert await listed(ignore=["b"]) == ["a", "e.txt"]
     assert await listed(ignore='["*.txt"]') == ["a", "b", "c"]
-    assert call.permits[0].params == {"path": str(place.root), "ignore": [], "depth": 0}
+    assert call.permits[0].params == {"path": str(project.root), "ignore": [], "depth": 0}
     return {"path", "ignore", "depth"}
 
 
@@ -257,8 +257,8 @@ QUESTION: dict[str, object] = {"type": "yes_no", "question": "Now?", "descriptio
 CHOICES = [{"id": "1", "label": "One"}, {"id": "2", "label": "Two", "description": "more"}]
 
 
-async def of_question(place: Place) -> set[str]:
-    call = place.call
+async def of_question(project: ToolProject) -> set[str]:
+    call = project.call
     call.answers = None
     outcome = await call("question", questions=[QUESTION])
     assert (outcome.content, outcome.is_error, outcome.stops_turn) == ("User cancelled this question", True, True)
@@ -284,10 +284,10 @@ async def of_question(place: Place) -> set[str]:
     return {"confirm_title", "confirm_description", *inner, *nested}
 
 
-async def of_todos(place: Place) -> set[str]:
-    call = place.call
+async def of_todos(project: ToolProject) -> set[str]:
+    call = project.call
     plain = {"content": "Do it", "status": "in_progress"}
-    shown = [(await call.told("todos", todos=[item]))["todos"][0]["active_form"] for item in (
+    shown = [(await call.metadata("todos", todos=[item]))["todos"][0]["active_form"] for item in (
         plain, {**plain, "active_form": ""}, {**plain, "active_form": "Doing it"},
     )]  # fmt: skip
     assert shown == ["Do it", "Do it", "Doing it"]
@@ -296,9 +296,9 @@ async def of_todos(place: Place) -> set[str]:
     return {"todos.active_form"}
 
 
-async def of_view(place: Place) -> set[str]:
-    call = place.call
-    place.put("f", "".join(f"line {number}\n" for number in range(1, 302)))
+async def of_view(project: ToolProject) -> set[str]:
+    call = project.call
+    project.write_file("f", "".join(f"line {number}\n" for number in range(1, 302)))
 
     async def shown(**arguments: object) -> tuple[str, str, str]:
         begin, *lines, end = (await call("view", file_path="f", **arguments)).content.split("\n")
@@ -315,11 +315,11 @@ async def of_view(place: Place) -> set[str]:
     return {"offset", "limit"}
 
 
-async def of_nothing(place: Place) -> set[str]:
+async def of_nothing(project: ToolProject) -> set[str]:
     return set()
 
 
-ROWS: dict[str, Callable[[Place], Awaitable[set[str]]]] = {
+ROWS: dict[str, Callable[[ToolProject], Awaitable[set[str]]]] = {
     "agent": of_agent,
     "agentic_fetch": of_agentic_fetch,
     "bash": of_bash,
@@ -343,7 +343,7 @@ ROWS: dict[str, Callable[[Place], Awaitable[set[str]]]] = {
 
 
 def optional(struct: type[msgspec.Struct], above: str = "") -> Iterator[str]:
-    """The names of optional fields, with the names of the fields that they are in."""
+    """Return the names of the optional fields, prefixed with the names of the enclosing fields."""
     for field in msgspec.structs.fields(struct):
         name = f"{above}{field.name}"
         if not field.required:
@@ -354,22 +354,22 @@ def optional(struct: type[msgspec.Struct], above: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("tool", sorted(ROWS))
-async def test_arguments_that_are_left_out(place: Place, tool: str) -> None:
-    tried = await ROWS[tool](place)
-    (found,) = [item for item in place.tools if item.spec.name == tool]
-    assert tried == set(optional(struct_of(found)))
-    # Many models send null for what they leave out, and that is what the schema does not say.
+async def test_optional_arguments_have_their_documented_defaults(project: ToolProject, tool: str) -> None:
+    tried = await ROWS[tool](project)
+    (found,) = [item for item in project.tools if item.spec.name == tool]
+    assert tried == set(optional(arguments_of(found)))
+    # Many models send null for omitted arguments although the schema does not allow it.
     properties = json.loads(found.spec.parameters)["properties"]
     assert all("null" not in json.dumps(properties[name]) for name in tried if "." not in name)
 
 
-async def test_every_tool_has_a_row(place: Place) -> None:
-    assert {tool.spec.name for tool in place.tools} == set(ROWS)
+async def test_every_tool_has_a_row(project: ToolProject) -> None:
+    assert {tool.spec.name for tool in project.tools} == set(ROWS)
 
 
-async def test_null_stands_for_an_argument_that_is_left_out(place: Place) -> None:
-    call = place.call
-    place.put("f", "x\n")
+async def test_null_equals_an_omitted_argument(project: ToolProject) -> None:
+    call = project.call
+    project.write_file("f", "x\n")
     calls: dict[str, dict[str, object]] = {
         "view": {"file_path": "f"},
         "ls": {},
@@ -378,8 +378,8 @@ async def test_null_stands_for_an_argument_that_is_left_out(place: Place) -> Non
         "holdfast_logs": {},
     }
     for tool, arguments in calls.items():
-        (found,) = [item for item in place.tools if item.spec.name == tool]
-        nulls = dict.fromkeys(optional(struct_of(found)))
+        (found,) = [item for item in project.tools if item.spec.name == tool]
+        nulls = dict.fromkeys(optional(arguments_of(found)))
         assert await call.text(tool, **arguments, **nulls) == await call.text(tool, **arguments), tool
     assert "Wrong arguments" in await call.text("view", file_path=None)
     assert "Wrong arguments" in await call.text("view", file_path="f", colour=None)

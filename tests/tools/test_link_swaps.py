@@ -1,4 +1,4 @@
-"""A directory is replaced by a link between its check and its use: what the link leads to is never shown."""
+"""A directory is replaced by a link between check and use: the target of the link is never shown."""
 
 import asyncio
 import os
@@ -19,12 +19,12 @@ from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import find_context_sources, read_context_files
 from holdfast.workspace.search.fallback_scan import walk
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 from trials.link_swaps import SECRET, Swapped, exchange, try_swap
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Swapped:
+def project(tmp_path: Path) -> Swapped:
     return Swapped(tmp_path)
 
 
@@ -38,7 +38,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def once(act: Callable[[], None]) -> Callable[[], None]:
-    """The act, for the first call only."""
+    """Perform the action on the first call only."""
     left = [act]
 
     def first() -> None:
@@ -49,8 +49,8 @@ def once(act: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.usefixtures("_way")
-def test_no_link_is_followed_below_an_open_directory(place: Swapped) -> None:
-    handle = os.open(place.root, os.O_RDONLY)
+def test_no_link_is_followed_below_an_open_directory(project: Swapped) -> None:
+    handle = os.open(project.root, os.O_RDONLY)
     for path in ("x", "x/f.txt", "d/y/f.txt", "x/e/f.txt", "../outside/f.txt", "d/../../outside/f.txt", "d/f.txt/x"):
         with pytest.raises(OSError, match=r"."):
             open_files.open_beneath(handle, path, os.O_RDONLY)
@@ -71,22 +71,22 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 
 
 @pytest.mark.usefixtures("_way")
-async def test_a_link_in_place_of_what_was_allowed_is_not_followed(place: Swapped) -> None:
-    """The place is judged, then it is replaced, then the tool goes on."""
-    desk = await Desk(place.root).open()
-    allow = desk.porter.permit
+async def test_link_that_replaces_an_approved_directory_is_not_followed(project: Swapped) -> None:
+    """The directory is replaced after the permission check, before the tool continues."""
+    runner = await ToolRunner(project.root).open()
+    allow = runner.approver.permit
     for path in (None, "/nowhere"):
         # With ripgrep or git, and with neither.
-        desk.environment["PATH"] = path or os.environ["PATH"]
+        runner.environment["PATH"] = path or os.environ["PATH"]
         for tool, arguments in CALLS:
 
             async def permit(permit: Permit) -> None:
                 await allow(permit)
-                exchange(*place.pairs[0])
+                exchange(*project.pairs[0])
 
-            desk.porter.permit = permit  # type: ignore[method-assign]
-            result = await desk.call(tool, **arguments)
-            exchange(*place.pairs[0])
+            runner.approver.permit = permit  # type: ignore[method-assign]
+            result = await runner.call(tool, **arguments)
+            exchange(*project.pairs[0])
             assert SECRET not in result.content.replace(f"d/{SECRET}", ""), (tool, arguments, path)
             assert result.is_error, (tool, arguments, path, result.content)
 
@@ -96,41 +96,41 @@ async def git_init(root: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["rg", "git"])
-async def test_what_a_searching_program_was_led_to_is_not_shown(place: Swapped, program: str) -> None:
-    """The program sees a directory and opens a link: as if it followed links, and all is as before when it is done."""
+async def test_search_results_from_a_swapped_directory_are_not_shown(project: Swapped, program: str) -> None:
+    """The program sees a directory but opens a link; the directory is restored when the program is done."""
     real = shutil.which(program)
     if real is None:
         pytest.fail(f"{program} is needed for this test")
-    tools = place.root.parent / "tools"
+    tools = project.root.parent / "tools"
     tools.mkdir()
-    swap = f"mv {place.root}/d {place.root}/z; cp -r {place.outside} {place.root}/d"
-    undo = f"rm -r {place.root}/d; mv {place.root}/z {place.root}/d"
+    swap = f"mv {project.root}/d {project.root}/z; cp -r {project.outside} {project.root}/d"
+    undo = f"rm -r {project.root}/d; mv {project.root}/z {project.root}/d"
     (tools / program).write_text(f'#!/bin/sh\nPATH=/usr/bin:/bin\n{swap}\n{real} "$@"\ncode=$?\n{undo}\nexit $code\n')
     (tools / program).chmod(0o755)
-    await git_init(place.root)
-    desk = await Desk(place.root).open()
-    desk.environment["PATH"] = str(tools)
+    await git_init(project.root)
+    runner = await ToolRunner(project.root).open()
+    runner.environment["PATH"] = str(tools)
     for tool, arguments in (("grep", {"pattern": "needle"}), ("glob", {"pattern": "**/*.txt"})):
-        result = await desk.does(tool, **arguments)
+        result = await runner.call_ok(tool, **arguments)
         assert SECRET not in result.content, (program, result.content)
 
 
-async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(place: Swapped) -> None:
+async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(project: Swapped) -> None:
     async def swapped(arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
-        exchange(*place.pairs[0])
+        exchange(*project.pairs[0])
         try:
             return await spawn(arguments, directory, environment)
         finally:
-            exchange(*place.pairs[0])
+            exchange(*project.pairs[0])
 
-    desk = await Desk(place.root).open(ToolNeeds(spawn=swapped))
-    assert "was replaced by another one" in await desk.fails("grep", pattern="needle", path="d")
+    runner = await ToolRunner(project.root).open(ToolNeeds(spawn=swapped))
+    assert "was replaced by another one" in await runner.call_error("grep", pattern="needle", path="d")
 
 
 @pytest.mark.usefixtures("_way")
-async def test_ls_stays_below_the_directory_it_has_opened(place: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ls_stays_below_the_directory_it_has_opened(project: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaced in the middle of the walk: at the top, and one level below."""
-    for pair in place.pairs:
+    for pair in project.pairs:
         swap = once(lambda pair=pair: exchange(*pair))  # type: ignore[misc]
 
         def entries(handle: int, folder: str) -> list[tuple[str, bool, bool, str]]:
@@ -139,37 +139,37 @@ async def test_ls_stays_below_the_directory_it_has_opened(place: Swapped, monkey
             return found
 
         monkeypatch.setattr(ls, "entries_of", entries)
-        desk = await Desk(place.root).open()
-        content = (await desk.does("ls", path="d")).content
+        runner = await ToolRunner(project.root).open()
+        content = (await runner.call_ok("ls", path="d")).content
         exchange(*pair)
         assert "inside.txt" in content
         assert f"{SECRET}.txt" not in content
 
 
 @pytest.mark.usefixtures("_way")
-def test_our_own_walk_stays_below_the_directory_it_has_opened(place: Swapped) -> None:
-    handle = os.open(place.root, os.O_RDONLY)
-    found = walk(handle, str(place.root), IgnoreRules(str(place.root)))
+def test_built_in_walk_stays_below_the_directory_it_has_opened(project: Swapped) -> None:
+    handle = os.open(project.root, os.O_RDONLY)
+    found = walk(handle, str(project.root), IgnoreRules(str(project.root)))
     assert next(found) == "d/f.txt"
-    exchange(*place.pairs[1])
+    exchange(*project.pairs[1])
     assert not [path for path in found if SECRET in path]
     os.close(handle)
 
 
-def test_context_files_are_judged_when_they_are_opened(place: Swapped) -> None:
-    for folder in (place.root / "d", place.outside):
+def test_context_files_are_checked_when_they_are_opened(project: Swapped) -> None:
+    for folder in (project.root / "d", project.outside):
         (folder / "notes.md").write_text(f"from {folder.name}")
-    places = find_context_sources(place.root, (), ["d/notes.md"])
+    places = find_context_sources(project.root, (), ["d/notes.md"])
     assert [file.text for file in read_context_files(places)] == ["from d"]
-    exchange(*place.pairs[0])
+    exchange(*project.pairs[0])
     assert read_context_files(places) == []
 
 
-def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_extensions_are_checked_when_they_are_opened(project: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skills, commands and agents of a project."""
-    for folder, text in ((place.root / "d", "inside"), (place.outside, SECRET)):
+    for folder, text in ((project.root / "d", "inside"), (project.outside, SECRET)):
         (folder / "note.md").write_text(text)
-    swap = once(lambda: exchange(*place.pairs[0]))
+    swap = once(lambda: exchange(*project.pairs[0]))
 
     def then_swap(top: str, path: str) -> bool:
         verdict = is_within(top, path)
@@ -178,9 +178,9 @@ def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, mo
 
     monkeypatch.setattr(markdown_dir, "is_within", then_swap)
     shelf = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.error))
-    found = shelf.scan([SearchPath(str(place.root / "d"), "project", within=str(place.root))])
+    found = shelf.scan([SearchPath(str(project.root / "d"), "project", within=str(project.root))])
     assert not any(SECRET.encode() in data for data, _ in found if data)
 
 
-def test_a_trial_for_the_long_run() -> None:
+def test_long_trial_of_link_swaps_finds_no_leak() -> None:
     try_swap(8)
