@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import MESSAGE, RUN, SESSION, ended, message, said, session
+from engine.helpers import MESSAGE, RUN, SESSION, finish_part, message, session, text_part
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -27,7 +27,7 @@ from holdfast.domain.runs import Run
 
 WIRE: list[tuple[Event, str]] = [
     (
-        MessageEvent(Change("created", message("user", said("hi"), ended("stop", 0)))),
+        MessageEvent(Change("created", message("user", text_part("hi"), finish_part("stop", 0)))),
         '{"type":"message","payload":{"type":"created","payload":{"parts":[{"type":"text","data":{"text":"hi"}},'
         '{"type":"finish","data":{"reason":"stop","time":0}}],"id":"m1","role":"user","session_id":"s1","model":"",'
         '"provider":"","created_at":1,"updated_at":1,"run_id":"r1"}}}',
@@ -80,7 +80,7 @@ WIRE: list[tuple[Event, str]] = [
         '{"type":"message_delta","payload":{"session_id":"s1","message_id":"m1","part":0,"offset":0,"text":"é\\n"}}',
     ),
     (
-        MessagePartEvent(MessagePart(SESSION, MESSAGE, 2, said("x"))),
+        MessagePartEvent(MessagePart(SESSION, MESSAGE, 2, text_part("x"))),
         '{"type":"message_part","payload":{"session_id":"s1","message_id":"m1","part":2,'
         '"content":{"type":"text","data":{"text":"x"}}}}',
     ),

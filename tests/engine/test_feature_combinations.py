@@ -1,4 +1,4 @@
-"""Features that meet in one run, by pairs and all at once: each has its effect, whatever the other one does."""
+"""Features combined in one run, in pairs and all at once: each has its effect independently of the others."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import combinations
@@ -6,7 +6,7 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from engine.helpers import results_of, virtual_seconds
+from engine.helpers import results_of, sleep_virtual
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
@@ -43,8 +43,8 @@ class Hooks(NoHooks):
         return Ruling(context="a hook was there")
 
 
-class Meeting:
-    """One run with some features, in two steps: a tool that waits for the test, and the last answer."""
+class FeatureRun:
+    """One run with some features, in two steps: a tool that waits for the test, and the last response."""
 
     def __init__(self, features: tuple[str, ...]) -> None:
         self.has = frozenset(features)
@@ -57,7 +57,9 @@ class Meeting:
 
     @property
     def requests(self) -> list[ModelRequest]:
-        """Of the run itself, without those for its summary and of its sub-agent; the last ones of each step."""
+        """Return the requests of the run itself, without those for its summary and its sub-agent; the last ones of each
+        step.
+        """
         both = [*self.old.requests, *self.new.requests]
         return [item for item in both if item.tools and not is_subagent_session(item.session_id)]
 
@@ -109,16 +111,16 @@ class Meeting:
             brief = Brief(brief.text if brief else "plain words", model="test/gone")
         await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
         await self.tool_gate.reached.wait()
-        await self._meanwhile()
+        await self._act_during_tool()
         self.tool_gate.open()
         if "cancel" in has:
             await self.last_gate.reached.wait()
             await harness.cancel()
         await harness.quiet()
-        await virtual_seconds(10)
+        await sleep_virtual(10)
 
     def _hold_the_last_answer(self) -> None:
-        """A cancel comes while the last answer is awaited."""
+        """Hold the last response, so that a cancel arrives during it."""
         for model in (self.old, self.new):
             stream = model.stream
 
@@ -133,10 +135,10 @@ class Meeting:
 
             model.stream = held  # type: ignore[method-assign]
 
-    async def _meanwhile(self) -> None:
+    async def _act_during_tool(self) -> None:
         harness = self.harness
         if "rename" in self.has:
-            await virtual_seconds(1)
+            await sleep_virtual(1)
             await harness.workspace.sessions.rename(harness.session, "Renamed")
         if "shell" in self.has:
             await harness.workspace.sessions.note_shell(harness.session, ShellCommand("make", "it is made", 0))
@@ -145,7 +147,7 @@ class Meeting:
         if "queue" in self.has:
             await harness.prompt("later that", "q1", delivery="queue")
 
-    # What must hold.
+    # Checks.
 
     async def check(self) -> None:
         harness, has = self.harness, self.has
@@ -180,14 +182,14 @@ class Meeting:
         assert len(contents) == (2 if "sub-agent" in self.has else 1)
 
     def _check_notices(self) -> None:
-        told = [notice.type for notice in self.harness.notices()]
+        published = [notice.type for notice in self.harness.notices()]
         for notice in self.harness.notices():
             if notice.type in ("retrying", "fallback"):
                 assert (notice.run_id, notice.session_id) == ("r1", self.harness.session)
-        assert told.count("retrying") == ("retry" in self.has)
-        assert told.count("fallback") == ("fallback" in self.has)
-        assert told.count("re_authenticate") == 0
-        assert told.count("error") == 0
+        assert published.count("retrying") == ("retry" in self.has)
+        assert published.count("fallback") == ("fallback" in self.has)
+        assert published.count("re_authenticate") == 0
+        assert published.count("error") == 0
 
     def _check_others(self, end: RunComplete) -> None:
         if "steer" in self.has:
@@ -197,25 +199,25 @@ class Meeting:
             assert self.harness.end_of("q1").outcome == end.outcome, "a cancel covers all that waits"
 
     def _check_requests(self, messages: Sequence[Message]) -> None:
-        """What the model reads: once in the first request, and in the last one of the run what came meanwhile."""
+        """Check the requests: each text once in the first one, and in the last one the texts added meanwhile."""
         has = self.has
-        own = [item for item in self.requests if "later that" not in _words(item)]
+        own = [item for item in self.requests if "later that" not in _texts_of(item)]
         first, last = own[0], own[-1]
         meant = "expanded words" if "command" in has else "plain words" if "fallback" in has else "go"
         typed = next(part.data for message in messages for part in message.parts if isinstance(part, TextPart))
         assert isinstance(typed, Text)
         assert typed.text == "go", "what was typed is shown"
-        heard = "\n\na hook has read: go" if "hooks" in has else ""
-        assert _words(first) == meant + heard
+        hook_text = "\n\na hook has read: go" if "hooks" in has else ""
+        assert _texts_of(first) == meant + hook_text
         if "cancel" in has:
             return
         assert len(own) == 2 + len(has & {"retry", "credentials"})
-        assert ("the tool was here" in _words(last)) == ("summary" not in has)
+        assert ("the tool was here" in _texts_of(last)) == ("summary" not in has)
         if "summary" in has:
-            assert _words(last).startswith("in short")
-            assert f"the user's request was:\n\n{meant}" in _words(last)
+            assert _texts_of(last).startswith("in short")
+            assert f"the user's request was:\n\n{meant}" in _texts_of(last)
         for feature, words in (("shell", "$ make\nit is made"), ("steer", "also this")):
-            assert (words in _words(last)) == (feature in has), feature
+            assert (words in _texts_of(last)) == (feature in has), feature
         parts = [part for item in last.messages for part in item.parts]
         signed = [part.data.signature for part in parts if isinstance(part, ReasoningPart)]
         assert signed == (["signed"] if "reasoning" in has and "summary" not in has else [])
@@ -225,7 +227,7 @@ class Meeting:
             assert "done" in text_of(messages[-1]) or "queue" in has
 
 
-def _words(request: ModelRequest) -> str:
+def _texts_of(request: ModelRequest) -> str:
     pieces = []
     for message in request.messages:
         pieces += [text_of(message), *(result.content for result in message.tool_results)]
@@ -233,12 +235,12 @@ def _words(request: ModelRequest) -> str:
 
 
 def play(features: tuple[str, ...]) -> None:
-    async def scene() -> None:
-        meeting = Meeting(features)
+    async def scenario() -> None:
+        meeting = FeatureRun(features)
         await meeting.play()
         await meeting.check()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("feature", FEATURES)

@@ -1,4 +1,4 @@
-"""Models and stores that wait for the test."""
+"""Harnesses whose model or store waits for the test."""
 
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Briefing, RunRecord
@@ -10,24 +10,24 @@ from holdfast.testing.memory_ledger import MemoryLedger
 
 
 def echo(request: ModelRequest) -> Step:
-    """Answers with the number of messages it was sent, so that answers can be told apart."""
+    """Answer with the number of messages in the request, so that answers can be distinguished."""
     return Step((Say(f"answer {len(request.messages)}"),))
 
 
-def gated() -> GatedModel:
-    """A model that waits before it answers."""
+def gated_model() -> GatedModel:
+    """Return a model that waits at a gate before it answers."""
     model = GatedModel(ScriptedModel(echo))
     model.before.shut()
     return model
 
 
-async def held(model: GatedModel) -> None:
-    """Wait until somebody asks the model."""
+async def wait_for_request(model: GatedModel) -> None:
+    """Wait until a request has reached the model."""
     await model.before.reached.wait()
 
 
-def slow_reads() -> tuple[MemoryLedger, Gate]:
-    """A store whose reads of runs can be held up, so that a run has the lane but has not begun to work."""
+def slow_run_reads() -> tuple[MemoryLedger, Gate]:
+    """Return a ledger whose run reads wait at a gate, so that a run has the lane but has not entered its loop."""
     gate = Gate(is_open=True)
 
     class Slow(MemoryLedger):
@@ -42,10 +42,10 @@ def slow_reads() -> tuple[MemoryLedger, Gate]:
     return Slow(), gate
 
 
-async def busy_world(ledger: MemoryLedger | None = None) -> tuple[Harness, GatedModel]:
-    """A world in which run r1 has asked its model and waits for the answer."""
-    model = gated()
+async def busy_harness(ledger: MemoryLedger | None = None) -> tuple[Harness, GatedModel]:
+    """Return a harness in which run r1 waits for the response of its model."""
+    model = gated_model()
     harness = await Harness.open(model, ledger=ledger)
     await harness.prompt("one", "r1")
-    await held(model)
+    await wait_for_request(model)
     return harness, model

@@ -1,12 +1,12 @@
-"""What happens between a decision and its place on disk: failing writes, ends that are not stored yet, nested runs."""
+"""States between a decision and its commit: failing writes, ends that are not stored yet, nested runs."""
 
 import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from engine.helpers import PLAIN, answering, virtual_seconds
-from engine.priced_models import Meter, MeteredModel, Part, said
+from engine.helpers import PLAIN, fixed_tool, sleep_virtual
+from engine.priced_models import Meter, MeteredModel, Part, priced_response
 from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
@@ -26,8 +26,8 @@ from holdfast.testing.seeded_loop import in_virtual_time
 DONE = Step((Say("done"),))
 
 
-class Failing(MemoryLedger):
-    """Cannot store the first so many batches that add to a cost."""
+class FailingCostLedger(MemoryLedger):
+    """Fails the first batches that add to a cost, as many as configured."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ class Failing(MemoryLedger):
 @pytest.mark.parametrize("failures", [0, 1, 2, 5])
 def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int) -> None:
     async def play() -> None:
-        meter, ledger = Meter(), Failing(failures)
+        meter, ledger = Meter(), FailingCostLedger(failures)
 
         def script(request: ModelRequest) -> Sequence[Part]:
-            return said(5) if request.messages[-1].role == "tool" else said(3, calls=["tool"])
+            return priced_response(5) if request.messages[-1].role == "tool" else priced_response(3, calls=["tool"])
 
         model = MeteredModel(meter, script)
-        harness = await Harness.open(model, tools=[answering("tool")], ledger=ledger)
+        harness = await Harness.open(model, tools=[fixed_tool("tool")], ledger=ledger)
         await harness.prompt("go", "r1")
         await harness.quiet()
         assert harness.end_of("r1").outcome == ("failed" if failures else "completed")
@@ -65,8 +65,8 @@ def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int) -
     in_virtual_time(play)
 
 
-class Unsure(MemoryLedger):
-    """Loses the answers to commits and, so many times, the answers to questions about them."""
+class UncertainLedger(MemoryLedger):
+    """Loses the responses to commits and, as often as configured, the responses to the queries about them."""
 
     def __init__(self, error: type[Exception]) -> None:
         super().__init__()
@@ -90,11 +90,11 @@ class Unsure(MemoryLedger):
 
 
 @pytest.mark.parametrize("error", [StorageUnknown, StorageUnavailable])
-def test_a_store_that_is_unsure_is_asked_until_it_knows(error: type[Exception]) -> None:
-    """Nothing is written twice, and everybody hears of it."""
+def test_unknown_write_result_is_queried_until_it_is_known(error: type[Exception]) -> None:
+    """Nothing is written twice, and every event is published."""
 
     async def play() -> None:
-        ledger = Unsure(error)
+        ledger = UncertainLedger(error)
         harness = await Harness.open(ScriptedModel(lambda _: DONE), ledger=ledger)
         await harness.prompt("go", "r1")
         await harness.quiet()
@@ -107,8 +107,8 @@ def test_a_store_that_is_unsure_is_asked_until_it_knows(error: type[Exception]) 
     in_virtual_time(play)
 
 
-class Slow(MemoryLedger):
-    """Stores ends when it is let."""
+class SlowLedger(MemoryLedger):
+    """Commits ends when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,8 +123,8 @@ class Slow(MemoryLedger):
 
 
 async def test_a_cancel_does_not_cover_a_run_that_has_completed() -> None:
-    """Its end is not stored yet, but it is decided."""
-    ledger = Slow()
+    """Its end is decided but not stored yet."""
+    ledger = SlowLedger()
     harness = await Harness.open(ScriptedModel(lambda _: DONE), ledger=ledger)
     await harness.prompt("go", "r1")
     await ledger.gate.reached.wait()
@@ -146,7 +146,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
             return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
         async def later(context: ToolContext, given: dict[str, object]) -> ToolOutcome:
-            await virtual_seconds(10)
+            await sleep_virtual(10)
             return await send(context, given)
 
         below = [SimpleTool("below", send), SimpleTool("wait", wait)]
@@ -167,7 +167,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         harness = await Harness.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools(below)))
         await harness.prompt("go", "r1")
-        await virtual_seconds(20)
+        await sleep_virtual(20)
         assert len(started) == 2, "one below the run, and one below that"
         gate.set()
         await harness.quiet()
@@ -179,8 +179,8 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
     in_virtual_time(play)
 
 
-class Listening(NoHooks):
-    """Remembers the prompts that hooks are asked about."""
+class RecordingHooks(NoHooks):
+    """Records the prompts passed to hooks."""
 
     def __init__(self) -> None:
         self.prompts: list[tuple[str, bool]] = []
@@ -192,10 +192,10 @@ class Listening(NoHooks):
 
 @pytest.mark.parametrize("insists", [False, True])
 async def test_settings_and_errors_pass_between_sub_agent_and_parent(insists: bool) -> None:
-    """It insists on a model as its sender does; hooks speak about people's prompts only; why another model answers is
-    told with its words.
+    """A sub-agent requires a model as its parent does; prompt hooks run for users' prompts only; the notice about a
+    replaced model is delivered with the sub-agent's text.
     """
-    hooks = Listening()
+    hooks = RecordingHooks()
 
     async def unusable(_: str) -> Model:
         raise ProviderError("It has no key.", trouble="credentials")
