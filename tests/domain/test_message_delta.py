@@ -1,4 +1,4 @@
-"""How a message grows: whatever arrives twice counts once, and what would leave a hole is left out."""
+"""Folding of message deltas: duplicates are ignored, and deltas that would leave a gap are dropped."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ def delta(offset: int, text: str, part: int = 0) -> MessageDelta:
 
 @settings(deadline=None)
 @given(st.text(max_size=60), st.lists(st.integers(0, 60), max_size=12), st.integers())
-def test_any_split_with_any_repeats_gives_the_text(text: str, cuts: list[int], seed: int) -> None:
+def test_any_split_with_repeats_yields_the_text(text: str, cuts: list[int], seed: int) -> None:
     told = with_repeats(deltas(split(text, cuts)), seed)
     assert grow(TEXT, told).parts == (text_part(text),)
     assert grow(message("assistant", reasoning_part("")), told).parts == (reasoning_part(text),)
@@ -39,14 +39,14 @@ def test_any_split_with_any_repeats_gives_the_text(text: str, cuts: list[int], s
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 8), st.integers())
-def test_folding_in_two_goes_is_folding_at_once(text: str, cuts: list[int], place: int, seed: int) -> None:
+def test_folding_in_two_parts_equals_folding_at_once(text: str, cuts: list[int], place: int, seed: int) -> None:
     told = with_repeats(deltas(split(text, cuts)), seed)
     assert grow(grow(TEXT, told[:place]), told[place:]) == grow(TEXT, told)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.data())
-def test_a_lost_delta_is_repaired_by_the_whole_part(text: str, cuts: list[int], data: st.DataObject) -> None:
+def test_lost_delta_is_repaired_by_the_full_part(text: str, cuts: list[int], data: st.DataObject) -> None:
     told = deltas(split(text, cuts))
     lost = data.draw(st.integers(0, len(told) - 1))
     damaged = grow(TEXT, told[:lost] + told[lost + 1 :])
@@ -60,7 +60,7 @@ def test_overlapping_text_is_dropped() -> None:
     assert grown.parts == (text_part("hello world"),)
 
 
-def test_a_hole_is_ignored() -> None:
+def test_delta_after_a_gap_is_ignored() -> None:
     grown = grow(message("assistant", text_part("ab")), [delta(3, "x"), delta(2, "c"), delta(4, "y")])
     assert grown.parts == (text_part("abc"),)
 
@@ -86,12 +86,12 @@ def test_a_part_beyond_the_end_is_ignored() -> None:
     assert grow(EMPTY, [full_part(text_part("x"), 1), delta(0, "y"), delta(0, "y", 5)]).parts == ()
 
 
-def test_a_whole_part_forgets_the_deltas_before_it() -> None:
+def test_full_part_replaces_earlier_deltas() -> None:
     grown = grow(TEXT, [delta(0, "wrong"), full_part(text_part("ri")), delta(2, "ght")])
     assert grown.parts == (text_part("right"),)
 
 
-def test_deltas_find_their_parts() -> None:
+def test_deltas_are_applied_to_their_parts() -> None:
     start = message("assistant", reasoning_part("a"), text_part("b"))
     assert grow(start, [delta(1, "1", 0), delta(1, "2", 1), delta(2, "3", 0)]).parts == (
         reasoning_part("a13"),
@@ -100,7 +100,7 @@ def test_deltas_find_their_parts() -> None:
 
 
 @pytest.mark.parametrize("part", [call_part("c1"), finish_part()])
-def test_other_parts_do_not_grow(part: Part) -> None:
+def test_deltas_of_other_part_types_are_ignored(part: Part) -> None:
     assert text_length(part) is None
     assert grow(message("assistant", part), [delta(0, "x")]).parts == (part,)
 
@@ -117,7 +117,7 @@ def test_length_of_a_growing_part() -> None:
 
 
 def test_growth_is_linear() -> None:
-    """C-50: twenty thousand words fold in no time; with one join for each it would take minutes."""
+    """C-50: twenty thousand words fold at once; one concatenation for each would take minutes."""
     words = [f"{number:9} " for number in range(20_000)]
     growth: list[MessageDelta | MessagePart] = [*deltas(words)]
     assert grow(TEXT, growth).parts == (text_part("".join(words)),)

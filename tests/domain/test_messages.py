@@ -1,4 +1,4 @@
-"""The shapes of messages and their parts on the wire, key by key."""
+"""Wire format of messages and their parts, key by key."""
 
 import msgspec
 import pytest
@@ -66,7 +66,7 @@ PARTS: list[tuple[Part, str]] = [
 
 
 @pytest.mark.parametrize(("part", "wire"), PARTS)
-def test_each_part_has_its_shape(part: Part, wire: str) -> None:
+def test_wire_format_of_each_part(part: Part, wire: str) -> None:
     assert json_of(part) == wire
     assert msgspec.json.decode(wire, type=Part) == part
 
@@ -84,7 +84,7 @@ def test_a_message_omits_default_values() -> None:
 
 
 @pytest.mark.parametrize("wire", ['{"type":"shout","data":{}}', '{"data":{"text":"x"}}', '{"type":"text","data":{}}'])
-def test_parts_of_unknown_shape_are_refused(wire: str) -> None:
+def test_unknown_part_types_are_refused(wire: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(wire, type=Part)
 

@@ -1,4 +1,4 @@
-"""System calls of a thread that fail one after the other, and what must be as before afterwards."""
+"""System calls of a thread that fail one after the other, and checks that everything is released afterwards."""
 
 import errno
 import gc
@@ -29,8 +29,8 @@ OS_CALLS = {
 }
 
 
-class Fault:
-    """Fails the `at`-th call of those that are watched, in the threads that `applies` to; 0 counts only."""
+class FailingCall:
+    """Fails the `at`-th watched call in the threads selected by `applies`; 0 only counts."""
 
     def __init__(self, name: str, at: int = 0, applies: Callable[[], bool] = lambda: True) -> None:
         self.at = at
@@ -39,10 +39,10 @@ class Fault:
         self.failed = ""
         self.is_armed = False
         self._applies = applies
-        self.disk = FaultyDisk(name, self._on_deed)
+        self.disk = FaultyDisk(name, self._on_call)
 
     @contextmanager
-    def armed(self) -> Iterator["Fault"]:
+    def armed(self) -> Iterator["FailingCall"]:
         patch = pytest.MonkeyPatch()
         self.is_armed = True
         try:
@@ -60,16 +60,16 @@ class Fault:
 
     def _wrapped(self, name: str, call: Callable[..., object], error: Exception) -> Callable[..., object]:
         def watched(*arguments: object, **options: object) -> object:
-            self._meet(name, error)
+            self._count(name, error)
             return call(*arguments, **options)
 
         return watched
 
-    def _on_deed(self, deed: str, name: str) -> None:
-        kind = apsw.CantOpenError if deed == "open" else apsw.FullError if deed == "write" else apsw.IOError
-        self._meet(f"{deed} {name}", kind(f"{deed} of {name} fails"))
+    def _on_call(self, call_kind: str, name: str) -> None:
+        kind = apsw.CantOpenError if call_kind == "open" else apsw.FullError if call_kind == "write" else apsw.IOError
+        self._count(f"{call_kind} {name}", kind(f"{call_kind} of {name} fails"))
 
-    def _meet(self, name: str, error: Exception) -> None:
+    def _count(self, name: str, error: Exception) -> None:
         if not self.is_armed or not self._applies():
             return
         self.count += 1
@@ -79,15 +79,15 @@ class Fault:
             raise error
 
 
-def points(calls: list[str]) -> list[int]:
-    """The first and the last of the calls of each kind, counted from 1."""
+def call_numbers(calls: list[str]) -> list[int]:
+    """Return the first and the last call of each kind, counted from 1."""
     first = {name: place for place, name in reversed(list(enumerate(calls, 1)))}
     last = {name: place for place, name in enumerate(calls, 1)}
     return sorted({*first.values(), *last.values()})
 
 
-def held() -> tuple[list[str], list[str]]:
-    """What this process holds: the targets of its descriptors, and its threads."""
+def held_resources() -> tuple[list[str], list[str]]:
+    """Return the resources of this process: the targets of its descriptors, and its threads."""
     targets = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -99,7 +99,7 @@ def held() -> tuple[list[str], list[str]]:
 
 
 def holds_more_than(before: tuple[list[str], list[str]]) -> bool:
-    """Whether something was not released. The caught error may keep a connection for a moment."""
-    if held() != before:
+    """Return true if a resource was not released. The caught error may keep a connection for a moment."""
+    if held_resources() != before:
         gc.collect()
-    return held() != before
+    return held_resources() != before

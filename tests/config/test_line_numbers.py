@@ -1,4 +1,4 @@
-"""On which line a key stands."""
+"""Line numbers of keys."""
 
 import tomllib
 
@@ -75,8 +75,8 @@ TREES = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(NAMES, TREES, max_size=4))
-def test_whatever_can_be_written_has_lines(tree: dict[str, object]) -> None:
-    """Written by somebody else's hand, every value is found again."""
+def test_every_value_of_a_written_file_has_a_line(tree: dict[str, object]) -> None:
+    """Written with another library, every value is found again."""
     text = tomlkit.dumps(tree)
     if tomllib.loads(text) != tree:
         return
@@ -85,7 +85,7 @@ def test_whatever_can_be_written_has_lines(tree: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a = ", "[a", "a = [1, 2", "= 1", "a = {b", 'a = "x', "\x00", "[[a]", "a = '''"])
-def test_what_is_broken_ends_the_walk(text: str) -> None:
+def test_invalid_text_ends_the_scan(text: str) -> None:
     assert toml_lines("first = 1\n" + text).get(("first",)) == 1
     json_lines('{"a": ' + text)
 
@@ -93,7 +93,7 @@ def test_what_is_broken_ends_the_walk(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a=" + "[" * 100_000, ".".join("a" * 100_000) + "=1", "[" + ".".join("a" * 100_000) + "]", "a={" * 70]
 )
-def test_what_is_too_deep_is_refused(text: str) -> None:
+def test_nesting_that_is_too_deep_is_refused(text: str) -> None:
     with pytest.raises(TooDeep) as caught:
         toml_lines("x = 1\n" + text)
     assert caught.value.line == 2

@@ -1,4 +1,4 @@
-"""A data directory that is moved, removed, replaced or covered under a running server: nothing is acknowledged."""
+"""A data directory that is moved, removed, replaced or mounted over while a server runs: no write is acknowledged."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ from trials.replaced_data_directory import DATABASE, FORMS, WAL, Form, copy_over
 
 MOMENTS = ["idle", "before", "executed", "committed"]
 LOSE_EARLIER = {"removed", "database_unlinked", "database_overwritten", "wal_emptied", "wal_cut"}
-"""What was acknowledged before is destroyed with the file; nothing can bring it back."""
+"""Earlier acknowledged writes are destroyed with the file; nothing can restore them."""
 
 
-class Deed:
-    """Happens once, at a moment of a commit."""
+class DirectoryChange:
+    """A change of the directory that happens once, at a given point of a commit."""
 
     def __init__(self, form: Form, data: Path, moment: str) -> None:
         self._form, self._data, self.moment = form, data, moment
@@ -31,11 +31,11 @@ class Deed:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_nothing_is_acknowledged_afterwards(form: str, tmp_path: Path) -> None:
+async def test_no_write_is_acknowledged_after_the_change(form: str, tmp_path: Path) -> None:
     for moment in MOMENTS:
         root = tmp_path / moment
         data = data_dir_for(form, root)
-        deed = Deed(FORMS[form], data, moment)
+        deed = DirectoryChange(FORMS[form], data, moment)
         ledger = SqliteLedger(data, probe=deed)
         owner = await WorkspaceOwner.with_session(ledger)
         await owner.admit("before-1", "before-2")
@@ -55,13 +55,13 @@ async def test_nothing_is_acknowledged_afterwards(form: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_that_is_killed_has_lost_nothing_that_it_acknowledged(seed: int) -> None:
-    """A few here, many in scripts/long."""
+def test_killed_process_has_lost_no_acknowledged_write(seed: int) -> None:
+    """A few cases here, many in scripts/long."""
     assert try_detach(seed) > 0
 
 
-async def test_the_server_goes_on_when_the_directory_is_back(tmp_path: Path) -> None:
-    """Nothing was committed meanwhile, so nothing has to be forgotten."""
+async def test_server_continues_when_the_directory_is_restored(tmp_path: Path) -> None:
+    """Nothing was committed meanwhile, so nothing has to be discarded."""
     data = tmp_path / "parent" / "data"
     ledger = SqliteLedger(data)
     owner = await WorkspaceOwner.with_session(ledger)
@@ -75,10 +75,10 @@ async def test_the_server_goes_on_when_the_directory_is_back(tmp_path: Path) -> 
     assert stored_runs(data) == {"r1"}
 
 
-async def test_a_commit_whose_place_is_unknown_ends_all_writing(tmp_path: Path) -> None:
-    """It may be found at the next start; until then no later one may be told from it."""
+async def test_commit_with_an_unknown_location_ends_all_writing(tmp_path: Path) -> None:
+    """It may be found at the next start; a later commit could not be distinguished from it."""
     data = tmp_path / "parent" / "data"
-    deed = Deed(FORMS["moved"], data, "committed")
+    deed = DirectoryChange(FORMS["moved"], data, "committed")
     ledger = SqliteLedger(data, probe=deed)
     owner = await WorkspaceOwner.with_session(ledger)
     deed.is_armed = True
@@ -128,7 +128,7 @@ def moved_without_its_lock(data: Path) -> Path:
 
 
 def moved_with_other_files(data: Path) -> Path:
-    """Of what the first server has open, only the directory itself is still there."""
+    """Of the files that the first server has open, only the directory itself remains."""
     place = moved_without_its_lock(data)
     copy_over(place / DATABASE)
     copy_over(place / WAL)
@@ -160,7 +160,7 @@ def directory_removed(data: Path) -> Path:
     ],
     ids=lambda form: form.__name__,
 )
-async def test_no_second_server_starts_while_the_first_lives(form: Callable[[Path], Path], tmp_path: Path) -> None:
+async def test_no_second_server_starts_while_the_first_runs(form: Callable[[Path], Path], tmp_path: Path) -> None:
     data = tmp_path / "parent" / "data"
     ledger = SqliteLedger(data)
     place = form(data)
@@ -180,7 +180,7 @@ async def test_a_database_with_two_names_is_not_opened(tmp_path: Path) -> None:
 
 
 async def test_an_older_copy_of_the_wal_undoes_nothing(tmp_path: Path) -> None:
-    """What was acknowledged after the copy was made is found at the next start, and the copy is kept."""
+    """Writes acknowledged after the copy was made are found at the next start, and the copy is kept."""
     ledger = SqliteLedger(tmp_path)
     owner = await WorkspaceOwner.with_session(ledger)
     await owner.admit("before")
@@ -190,7 +190,7 @@ async def test_an_older_copy_of_the_wal_undoes_nothing(tmp_path: Path) -> None:
     copy.rename(tmp_path / WAL)
     with pytest.raises(StorageDetached, match="replaced"):
         await owner.admit("after")
-    # As after kill -9: nothing is closed in good order.
+    # As after kill -9: nothing is closed cleanly.
     killed = tmp_path / "killed"
     killed.mkdir()
     for name in os.listdir(tmp_path):

@@ -1,4 +1,4 @@
-"""What keeps others away from a data directory: file modes, claims, identity; and sizes that select a branch."""
+"""Protection of a data directory: file modes, claims, identity; and sizes that select a branch."""
 
 import logging
 import os
@@ -27,8 +27,8 @@ from storage.faulty_disk import FaultyDisk
 from trials.replaced_data_directory import DATABASE, WAL
 
 BITS = [0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001]
-PLACES = {
-    # Where a file lies, and the bits that are refused there.
+LOCATIONS = {
+    # Location of a file, and the mode bits refused there.
     "": 0o077,
     "holdfast.db": 0o077,
     "token": 0o077,
@@ -42,9 +42,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_each_bit_of_a_mode_by_itself(name: str, tmp_path: Path) -> None:
-    """Group and others, reading, changing and running: on files of each place."""
+@pytest.mark.parametrize("name", LOCATIONS)
+def test_each_mode_bit_is_checked(name: str, tmp_path: Path) -> None:
+    """For group and others, each of read, write and execute, on files of each location."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     is_file = "." in name or name.endswith("/a") or name == "token"
@@ -58,16 +58,14 @@ def test_each_bit_of_a_mode_by_itself(name: str, tmp_path: Path) -> None:
     for bit in BITS:
         path.chmod(base | bit)
         found = find_exposed_files(data)
-        expected = [(str(path), base | bit, base)] if bit & PLACES[name] else []
+        expected = [(str(path), base | bit, base)] if bit & LOCATIONS[name] else []
         assert [(item.path, item.mode, item.wanted) for item in found] == expected, oct(bit)
         for item in found:
             assert ("may change it" if bit & 0o022 else "may read it") in item.description
             assert f"mode {base | bit:o}" in item.description
 
 
-def test_links_are_not_followed_and_missing_files_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_are_not_followed_and_missing_files_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (tmp_path / "loose").touch(0o666)
@@ -83,7 +81,7 @@ def test_links_are_not_followed_and_missing_files_are_passed_over(
     assert [os.path.basename(item.path) for item in find_exposed_files(data)] == ["file0", "file1", "file2"]
 
 
-def test_loose_modes_are_reported_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_insecure_modes_are_reported_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     SqliteLedger(tmp_path).database.close()
     tmp_path.chmod(0o750)
     (tmp_path / DATABASE).chmod(0o620)
@@ -115,7 +113,7 @@ def test_a_lock_file_names_process_and_socket(content: bytes, owner: tuple[int, 
     assert found == (None if owner is None else (*owner, 7.0))
 
 
-def test_a_lock_file_is_read_and_written_only_if_it_is_one(tmp_path: Path) -> None:
+def test_lock_file_must_be_a_regular_file(tmp_path: Path) -> None:
     write_owner(tmp_path, "/run/socket")
     assert read_owner(str(tmp_path)) is None, "it is not created"
     target = tmp_path / "target"
@@ -134,7 +132,7 @@ def test_a_lock_file_is_read_and_written_only_if_it_is_one(tmp_path: Path) -> No
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_directory_is_known_by_itself_and_not_by_its_path(tmp_path: Path) -> None:
+def test_directory_is_identified_by_its_inode(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
@@ -146,7 +144,7 @@ def test_a_directory_is_known_by_itself_and_not_by_its_path(tmp_path: Path) -> N
     assert directory_id(one) == f"{found.st_dev:x}-{found.st_ino:x}"
 
 
-# Claims: without the lock file each of them refuses alone.
+# Claims: without the lock file each of them alone refuses a second server.
 
 
 def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +165,7 @@ def same_path(data: Path) -> Path:
 
 
 def same_path_through_a_link(data: Path) -> Path:
-    """Only the path with its links resolved is the same, and another directory is there."""
+    """Only the resolved path is the same, and another directory is there."""
     data.rename(data.with_name("moved"))
     data.mkdir()
     data.with_name("link").symlink_to(data)
@@ -191,7 +189,7 @@ def same_database(data: Path) -> Path:
 @pytest.mark.parametrize(
     "form", [same_path, same_path_through_a_link, same_directory, same_database], ids=lambda form: form.__name__
 )
-def test_each_claim_refuses_a_second_server_by_itself(
+def test_each_claim_alone_refuses_a_second_server(
     form: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _unlocked(monkeypatch)
@@ -203,8 +201,8 @@ def test_each_claim_refuses_a_second_server_by_itself(
     SqliteLedger(place).database.close()
 
 
-def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may bind the name; only our own servers are meant. Who cannot be told is taken for one of ours."""
+def test_claim_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user may bind the name; only this user's servers count. An unknown owner counts as this user."""
     me = os.getuid()
     first = data_directory.Claims(tmp_path)
     first.claim_file(tmp_path)
@@ -224,7 +222,7 @@ def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytes
     again.release()
 
 
-def test_the_holder_of_a_claim_is_asked_of_the_kernel() -> None:
+def test_holder_of_a_claim_is_read_from_the_kernel() -> None:
     name = f"\0holdfast-test/{os.getpid()}".encode()
     assert data_directory._socket_owner(name) == ("unknown", None)
     with socket.socket(socket.AF_UNIX) as held:
@@ -233,7 +231,7 @@ def test_the_holder_of_a_claim_is_asked_of_the_kernel() -> None:
         assert data_directory._socket_owner(name) == (str(os.getpid()), os.getuid())
 
 
-# The path shows other files than those that are open: each clause by itself.
+# The path shows files other than the open ones: one test per clause.
 
 
 def _grow(path: Path) -> None:
@@ -248,12 +246,12 @@ def _touch_header(path: Path) -> None:
 
 
 def _touch_content(path: Path) -> None:
-    """Neither size nor header: the time alone is no sign, for copies and backups change it too."""
+    """Changes neither size nor header: a changed time proves nothing, since copies and backups change it too."""
     os.utime(path, (1, 1))
 
 
 @pytest.mark.parametrize(("spoil", "is_noticed"), [(_grow, True), (_touch_header, True), (_touch_content, False)])
-async def test_a_database_that_another_program_writes_to(
+async def test_writes_of_another_program_are_detected(
     spoil: Callable[[Path], None], tmp_path: Path, *, is_noticed: bool
 ) -> None:
     ledger = SqliteLedger(tmp_path)
@@ -270,16 +268,16 @@ async def test_a_database_that_another_program_writes_to(
     await ledger.close()
 
 
-async def test_a_log_that_is_overwritten_is_noticed_until_it_is_needed_no_longer(
+async def test_overwritten_log_is_detected_until_the_next_full_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a whole checkpoint SQLite begins the log anew: then its last frame may change."""
+    """After a full checkpoint SQLite restarts the log: its last frame may then change."""
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.storage.writer.WAL_PAGES", 1)
         await workspace_owner.admit("r1")
-        # Is done when what comes between groups is.
+        # Completed when the maintenance between groups is.
         await ledger.database.write(lambda _: None, sync=False)
     for number in range(2, 6):
         await workspace_owner.admit(f"r{number}")
@@ -302,10 +300,10 @@ def _last_page_of_events(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("limit", "is_unclean", "is_found"), [(0, False, True), (-1, False, False), (-1, True, True)])
-async def test_a_small_or_unclean_database_is_read_whole(
+async def test_small_or_unclean_database_is_checked_completely(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_unclean: bool, is_found: bool
 ) -> None:
-    """`limit` counts from the size of the file; the damage is in the last pages, which nothing else reads."""
+    """`limit` is compared with the file size; the damage is in the last pages, which nothing else reads."""
     first, data = tmp_path / "first", tmp_path / "data"
     ledger = SqliteLedger(first)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
@@ -330,7 +328,7 @@ async def test_a_small_or_unclean_database_is_read_whole(
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (2,), (1, 2), (2, 1), (1, 1)])
-def test_a_value_of_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_at_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.storage.tables._CACHEABLE_BYTES", 2)
     assert is_cacheable(*("x" * size for size in sizes)) == (max(sizes) < 2)
 
@@ -344,7 +342,7 @@ DAY_MS = 86_400_000
 async def test_pruning_keeps_up_in_bounded_steps(
     size: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After every `size` numbers at most twice as many events are removed, down to those that are kept."""
+    """After every `size` numbers at most twice as many events are removed, down to the number to be kept."""
     for module in (event_log,):
         monkeypatch.setattr(module, "PRUNE_INTERVAL", size)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=kept))
@@ -353,7 +351,7 @@ async def test_pruning_keeps_up_in_bounded_steps(
     for count in (1, 1, 9, 1, 1, 1, 1, 1, 1, 1):
         before = (await ledger.bounds(workspace_owner.id))[1]
         await workspace_owner.do(*[PATCH] * count, sync=False)
-        # Pruned before the next answer.
+        # Pruned before the next reply.
         await ledger.database.write(lambda _: None, sync=False)
         held += count
         if before // size != (before + count) // size:
@@ -388,7 +386,7 @@ async def test_pruning_that_fails_is_tried_again(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(("days", "ages", "held"), [(1, (2, 1, 0), 2), (0.5, (2, 1, 0), 1), (3, (2, 1, 0), 3)])
 async def test_events_are_kept_by_age_and_number(days: float, ages: tuple[int, ...], held: int, tmp_path: Path) -> None:
-    """The age of an event at the bound is not too old."""
+    """An event exactly at the age limit is kept."""
     clock = ManualClock()
     now = clock.ms
     ledger = SqliteLedger(tmp_path, retention=Retention(days=days), now_ms=clock.now_ms)
@@ -404,10 +402,10 @@ async def test_events_are_kept_by_age_and_number(days: float, ages: tuple[int, .
 
 
 @pytest.mark.parametrize("length", [0, 1, 2])
-async def test_a_prompt_of_any_length_comes_back_from_every_read(
+async def test_prompt_of_any_length_is_returned_by_every_read(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long ones stand apart; the row is rewritten at each step."""
+    """Long prompts are stored in a table of their own; the row is rewritten at each step."""
     monkeypatch.setattr("holdfast.storage.tables._INLINE_PROMPT_LIMIT", 1)
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
@@ -431,10 +429,10 @@ async def test_a_prompt_of_any_length_comes_back_from_every_read(
         assert connection.execute("SELECT count(*) FROM inputs").fetchall() == [(int(length > 1),)]
 
 
-async def test_free_pages_are_given_back_in_steps_down_to_those_spared(
+async def test_free_pages_are_released_in_steps_down_to_the_reserve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nothing spared and steps of one page, every free page leaves the file."""
+    """With no reserve and steps of one page, every free page is released."""
     monkeypatch.setattr(vacuum, "SPARE_PAGES", 0)
     monkeypatch.setattr(vacuum, "_PAGES_PER_STEP", 1)
     monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.001)
@@ -451,7 +449,7 @@ async def test_free_pages_are_given_back_in_steps_down_to_those_spared(
     await ledger.close()
 
 
-async def test_a_first_start_that_is_cut_off_while_it_is_written_begins_anew(tmp_path: Path) -> None:
+async def test_interrupted_first_start_is_repeated(tmp_path: Path) -> None:
     disk = FaultyDisk("cut off")
 
     def fail(_: str) -> None:

@@ -1,4 +1,4 @@
-"""One setting is changed; the rest stays as its owner wrote it."""
+"""Change of one setting: the rest of the file stays as written."""
 
 import stat
 import threading
@@ -14,7 +14,7 @@ from holdfast.config.problems import BadKey, format_key, parse_key
 from holdfast.config.toml_edit import CannotWrite, parse_value, set_value, unset_value
 from holdfast.domain.errors import HoldfastError, NotFound
 
-MINE = """\
+EXISTING = """\
 # My settings.   Keep this.
 
 [models.large]        # the big one
@@ -35,7 +35,7 @@ tui.compact_mode = true
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "holdfast" / "config.toml"
     path.parent.mkdir()
-    path.write_text(MINE)
+    path.write_text(EXISTING)
     return path
 
 
@@ -44,9 +44,9 @@ def change(file: Path, key: str, value: object) -> dict[str, Any]:
     return tomllib.loads(file.read_text())
 
 
-def test_comments_and_layout_stay(file: Path) -> None:
+def test_comments_and_layout_are_kept(file: Path) -> None:
     change(file, "models.large.model", "new")
-    assert file.read_text() == MINE.replace('"old"', '"new"')
+    assert file.read_text() == EXISTING.replace('"old"', '"new"')
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_comments_and_layout_stay(file: Path) -> None:
         ("permissions.deny", []),
     ],
 )
-def test_what_is_set_is_there_and_nothing_else_changed(file: Path, key: str, value: object) -> None:
-    before = tomllib.loads(MINE)
+def test_only_the_given_setting_changes(file: Path, key: str, value: object) -> None:
+    before = tomllib.loads(EXISTING)
     found: Any = change(file, key, value)
     for name in parse_key(key):
         found = found[name]
@@ -78,7 +78,7 @@ def test_what_is_set_is_there_and_nothing_else_changed(file: Path, key: str, val
     assert after["models"]["large"]["model"] == "old"
 
 
-def test_a_new_file_is_made(tmp_path: Path) -> None:
+def test_missing_file_is_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "config.toml"
     assert change(path, "models.large.model", "m") == {"models": {"large": {"model": "m"}}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -99,20 +99,20 @@ def test_a_new_file_is_made(tmp_path: Path) -> None:
         ("providers.local.models[7].name", "x", "is not set in"),
     ],
 )
-def test_what_does_not_fit_changes_nothing(file: Path, key: str, value: object, says: str) -> None:
+def test_invalid_value_changes_nothing(file: Path, key: str, value: object, says: str) -> None:
     before = file.stat()
     with pytest.raises(HoldfastError, match=says):
         change(file, key, value)
-    assert file.read_text() == MINE
+    assert file.read_text() == EXISTING
     assert file.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_other_mistakes_in_the_file_do_not_matter(file: Path) -> None:
+def test_other_mistakes_in_the_file_are_ignored(file: Path) -> None:
     file.write_text("[options]\ndebug = 3\n")
     assert change(file, "options.max_steps", 4)["options"] == {"debug": 3, "max_steps": 4}
 
 
-def test_what_was_wrong_is_not_replaced_by_something_wrong(file: Path) -> None:
+def test_invalid_value_is_not_replaced_by_another(file: Path) -> None:
     file.write_text("[options]\nmax_steps = 'x'\n")
     with pytest.raises(CannotWrite, match="expected a whole number"):
         change(file, "options.max_steps", "y")
@@ -120,7 +120,7 @@ def test_what_was_wrong_is_not_replaced_by_something_wrong(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[options", "\x00", "a = 1\na = 2\n"])
-def test_a_broken_file_is_left_alone(file: Path, text: str) -> None:
+def test_broken_file_is_kept(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(CannotWrite, match="Correct it first"):
         change(file, "options.max_steps", 4)
@@ -140,7 +140,7 @@ def test_unset(file: Path) -> None:
         unset_value(str(file), parse_key("a.b.c"))
 
 
-def test_a_link_stays_a_link_and_a_project_keeps_its_mode(tmp_path: Path) -> None:
+def test_link_is_kept_and_project_file_keeps_its_mode(tmp_path: Path) -> None:
     kept = tmp_path / "dotfiles" / "real.toml"
     kept.parent.mkdir()
     kept.write_text("")
@@ -154,8 +154,8 @@ def test_a_link_stays_a_link_and_a_project_keeps_its_mode(tmp_path: Path) -> Non
     assert [path.name for path in kept.parent.iterdir()] == ["real.toml"]
 
 
-def test_nobodys_change_is_lost(tmp_path: Path) -> None:
-    """The lock is on the open file, so threads stand for processes."""
+def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
+    """The lock is on the open file, so threads represent processes."""
     path = str(tmp_path / "config.toml")
     threads = [
         threading.Thread(target=set_value, args=(path, ("env", f"V{number}"), str(number))) for number in range(6)
@@ -187,7 +187,7 @@ def test_nobodys_change_is_lost(tmp_path: Path) -> None:
         ("options.tui.x", "5", 5),
     ],
 )
-def test_values_of_the_command_line(key: str, text: str, value: object) -> None:
+def test_command_line_values_are_parsed(key: str, text: str, value: object) -> None:
     assert parse_value(text, parse_key(key)) == value
 
 
@@ -199,6 +199,6 @@ def test_a_key_can_be_written_and_read(names: list[str | int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", 'a."b', "a b", "a[x]", "x" * 600, "[1]", "a]"])
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_keys_are_refused(text: str) -> None:
     with pytest.raises(BadKey):
         parse_key(text)

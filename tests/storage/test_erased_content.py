@@ -1,4 +1,4 @@
-"""What was deleted is in no file: neither in pages of the database nor in its write-ahead log."""
+"""Deleted content is in no file: neither in pages of the database nor in its write-ahead log."""
 
 import random
 from contextlib import closing
@@ -20,8 +20,8 @@ def found(data: Path, text: str) -> list[str]:
     return [path.name for path in data.iterdir() if path.is_file() and text.encode() in path.read_bytes()]
 
 
-class Scribe:
-    """Writes texts of all lengths into sessions, so that pages are split, merged and used again."""
+class SessionWriter:
+    """Writes texts of all lengths into sessions, so that pages are split, merged and reused."""
 
     def __init__(self, workspace_owner: WorkspaceOwner, seed: int) -> None:
         self._desk = workspace_owner
@@ -54,22 +54,22 @@ class Scribe:
                 self._messages.append((MessageId(f"m{number}"), name))
                 return Write((PutMessage(message(f"m{number}", self._text(name), session=name)),))
 
-    def forget(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         self._messages = [item for item in self._messages if item[1] != name]
 
 
 @pytest.mark.parametrize("seed", [17, 18])
-async def test_nothing_of_a_deleted_session_is_in_any_file(seed: int, tmp_path: Path) -> None:
-    """Both seeds leave bytes behind in a page that was split, where `secure_delete` does not look."""
+async def test_content_of_a_deleted_session_is_in_no_file(seed: int, tmp_path: Path) -> None:
+    """Both seeds leave bytes in a page that was split, which `secure_delete` does not overwrite."""
     workspace_owner = await WorkspaceOwner.open(SqliteLedger(tmp_path))
     names = [f"s{number}" for number in range(6)]
     await workspace_owner.do(*(CreateSession(session(name)) for name in names))
-    scribe, dice = Scribe(workspace_owner, seed), random.Random(seed)
+    scribe, dice = SessionWriter(workspace_owner, seed), random.Random(seed)
     for _ in range(80):
         await workspace_owner.batch(*(scribe.write(dice.choice(names)) for _ in range(5)))
     for name in names[:4]:
         await workspace_owner.do(DeleteSession(SessionId(name)))
-        scribe.forget(name)
+        scribe.delete(name)
         assert found(tmp_path, f"canary-{name}-") == []
     assert found(tmp_path, "canary-s5-") != []
     await workspace_owner.ledger.close()  # type: ignore[attr-defined]
@@ -77,8 +77,10 @@ async def test_nothing_of_a_deleted_session_is_in_any_file(seed: int, tmp_path: 
         assert connection.pragma("integrity_check") == "ok"
 
 
-async def test_a_reader_with_an_old_snapshot_only_delays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deletion is answered; the log is erased as soon as the other program has read."""
+async def test_reader_with_an_old_snapshot_only_delays_the_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion is acknowledged; the log is erased as soon as the other program has finished reading."""
     monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 10)
     monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
     ledger = SqliteLedger(tmp_path)

@@ -1,4 +1,4 @@
-"""Files that promise to be whole after a power cut: synced before they get their name, their directory synced after.
+"""Files that survive a power cut completely: synced before the rename, their directory synced after it.
 
 The table of writers is complete: a module that creates, renames or links files and has no row fails.
 """
@@ -30,20 +30,20 @@ from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
 from storage.faulty_disk import FaultyDisk
-from storage.syncs import Call, Record
+from storage.sync_recorder import Call, SyncRecorder
 
 SOURCE = Path(holdfast.__file__).parent
 
 WRITERS = {
-    # Whole and lasting; each has a test below.
+    # Complete and durable; each has a test below.
     "atomic_files.py": "settings, trust, credentials, the token: whole, and the directory is synced",
     "storage/schema.py": "the database: whole, and the directory is synced",
-    # Whole: the old file or the new one. Which one a power cut leaves is open.
+    # Complete: the old file or the new one. Which one a power cut leaves is undefined.
     "workspace/files/atomic_write.py": "edited files: whole",
     # Order only.
     "server/rotating_log.py": "logs: no rename overwrites a log that is to be kept",
     "storage/data_directory.py": "lock; sets a file aside that has replaced the write-ahead log",
-    # Nothing is promised: locks, notes that are made again, output, files of the sandbox.
+    # No guarantee: locks, files that are created again, output, files of the sandbox.
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
@@ -65,11 +65,11 @@ WRITERS = {
 _MAY_WRITE = re.compile(
     r"O_CREAT|mkstemp|NamedTemp|\bopen\(.*[\"'][wax+]|os\.(replace|rename|link)|\.rename\(|\.replace\([^,]*\)|\.write_|hardlink"
 )
-"""Parsing takes long: only modules that name one of these are."""
+"""Parsing is slow: only modules that name one of these are parsed."""
 
 
 def _writes(node: ast.AST) -> bool:
-    """Whether a call creates, renames or links a file."""
+    """Return true for a call that creates, renames or links a file."""
     if isinstance(node, ast.Attribute) and node.attr in ("O_CREAT", "mkstemp", "NamedTemporaryFile"):
         return True
     if not isinstance(node, ast.Call):
@@ -128,13 +128,13 @@ LASTING: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("what", LASTING)
-def test_a_small_file_is_whole_and_lasts(what: str, tmp_path: Path, *, is_new: bool) -> None:
+def test_small_file_is_complete_and_durable(what: str, tmp_path: Path, *, is_new: bool) -> None:
     name, write = LASTING[what]
     if not is_new:
         write(tmp_path)
         if what == "token":
             (tmp_path / name).chmod(0o644)
-    with Record(tmp_path).running() as record:
+    with SyncRecorder(tmp_path).running() as record:
         write(tmp_path)
     calls = [call for call in record.calls if call.kind != "unlink"]
     draft = calls[0].name
@@ -143,7 +143,7 @@ def test_a_small_file_is_whole_and_lasts(what: str, tmp_path: Path, *, is_new: b
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_small_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("old")
     for call in ("fsync", "replace", "fchmod"):
         with monkeypatch.context() as patch:
@@ -155,7 +155,7 @@ def test_a_small_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path, mon
 
 
 def test_a_private_file_that_need_not_be_durable_is_not_synced(tmp_path: Path) -> None:
-    with Record(tmp_path).running() as record:
+    with SyncRecorder(tmp_path).running() as record:
         replace_private_file(str(tmp_path / "file"), b"new", is_durable=False)
     calls = [(call.kind, call.name) for call in record.calls if call.kind != "unlink"]
     assert calls == [("create", calls[0][1]), ("rename", "file")]
@@ -163,7 +163,7 @@ def test_a_private_file_that_need_not_be_durable_is_not_synced(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("write", [replace_file, replace_private_file])
-def test_a_draft_that_is_in_the_way_is_not_written_to(
+def test_existing_temporary_file_is_not_written_to(
     write: Callable[[str, bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafts: list[str] = []
@@ -221,7 +221,7 @@ def _put(draft: AtomicWrite, data: bytes) -> None:
 def test_an_edited_file_is_synced_before_it_gets_its_name(tmp_path: Path, *, is_new: bool) -> None:
     if not is_new:
         (tmp_path / "file").write_bytes(b"old")
-    with Record(tmp_path).running() as record:
+    with SyncRecorder(tmp_path).running() as record:
         _draft(tmp_path, "file")
     draft = record.calls[0].name
     place = Call("link" if is_new else "rename", "file")
@@ -231,8 +231,8 @@ def test_an_edited_file_is_synced_before_it_gets_its_name(tmp_path: Path, *, is_
 
 
 def test_a_new_database_is_synced_before_it_gets_its_name(tmp_path: Path) -> None:
-    """Also with what SQLite writes through its own layer."""
-    record = Record(tmp_path)
+    """Including data that SQLite writes through its own layer."""
+    record = SyncRecorder(tmp_path)
     disk = FaultyDisk("recorded")
     data = tmp_path / "data"
 
@@ -263,7 +263,7 @@ async def test_closing_syncs_the_database_before_it_removes_the_log(tmp_path: Pa
     assert places == sorted(places)
 
 
-def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
+def test_overwritten_database_content_is_synced(tmp_path: Path) -> None:
     """Deleted rows whose bytes are still in their page."""
     path = tmp_path / "some.db"
     with closing(apsw.Connection(str(path))) as connection:
@@ -274,7 +274,7 @@ def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
         assert b"canary-21canary" in path.read_bytes()
         descriptor = os.open(path, os.O_RDWR)
         try:
-            with Record(tmp_path).running() as record:
+            with SyncRecorder(tmp_path).running() as record:
                 overwrite_unused(connection, descriptor)
                 assert record.calls == [Call("sync", "some.db")]
                 overwrite_unused(connection, descriptor)
@@ -288,7 +288,7 @@ def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 5])
-def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_rotated_oldest_first(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest two are never lost, and each log keeps its content under its next number."""
     monkeypatch.setattr(rotating_log, "KEPT", kept)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
@@ -297,7 +297,7 @@ def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monk
     for number in range(1, kept):
         (tmp_path / f"server.log.{number}").write_text(str(number))
     log = rotating_log.RotatingLog(str(path))
-    with Record(tmp_path).running() as record:
+    with SyncRecorder(tmp_path).running() as record:
         log._turn_over()
     renames = [call.name for call in record.calls if call.kind == "rename"]
     assert renames == [f"server.log.{number}" for number in range(max(kept - 1, 1), 0, -1)]
@@ -311,7 +311,7 @@ def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("size", [0, 1, 2])
-def test_a_log_is_turned_over_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_rotated_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
     path.write_text("x" * size)
     monkeypatch.setattr(rotating_log, "LONGEST", 1)

@@ -1,4 +1,4 @@
-"""A home, a project in it, and the files between them."""
+"""A home directory, a project in it, and their settings files."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.variables import CommandRunner
 
-__all__ = ["Place"]
+__all__ = ["SettingsFiles"]
 
 
-class Place:
-    """Real files in a directory of the test's own."""
+class SettingsFiles:
+    """Real settings files below a temporary directory."""
 
     def __init__(self, top: Path) -> None:
         self.home = top / "home"
@@ -34,13 +34,13 @@ class Place:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
-    def user(self, text: str) -> Path:
+    def write_user(self, text: str) -> Path:
         return self.write(self.user_file, text)
 
-    def shared(self, text: str) -> Path:
+    def write_project(self, text: str) -> Path:
         return self.write(self.project_file, text)
 
-    def places(self, directory: Path | None = None, workspace: str = "w1") -> SettingsLocations:
+    def locations(self, directory: Path | None = None, workspace: str = "w1") -> SettingsLocations:
         return locate_settings(
             str(directory or self.project),
             self.environment,
@@ -50,7 +50,7 @@ class Place:
         )
 
     def open(self, directory: Path | None = None, *, run: CommandRunner | None = None) -> Configuration:
-        return Configuration(self.places(directory), self.environment, run=run)
+        return Configuration(self.locations(directory), self.environment, run=run)
 
     def trust(self, configuration: Configuration) -> None:
         project = configuration.snapshot().project

@@ -1,4 +1,4 @@
-"""A subscriber for tests that reads to the end and folds the events."""
+"""A reader for tests that reads a subscription to its end and folds the events."""
 
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame
@@ -6,7 +6,7 @@ from holdfast.domain.events import MessageDeltaEvent, MessagePart, MessagePartEv
 from holdfast.domain.messages import TextPart
 
 
-class Ear:
+class FoldingReader:
     """Reads a subscription to its end and folds the text."""
 
     def __init__(self) -> None:
@@ -15,13 +15,13 @@ class Ear:
         self.text = ""
         self.size = 0
 
-    async def listen(self, subscription: Subscription, limit: int = 512) -> "Ear":
-        while heard := await subscription.take(limit):
-            self.hear(heard)
+    async def read_all(self, subscription: Subscription, limit: int = 512) -> "FoldingReader":
+        while frames := await subscription.take(limit):
+            self.fold(frames)
         return self
 
-    def hear(self, heard: list[Frame]) -> None:
-        for frame in heard:
+    def fold(self, frames: list[Frame]) -> None:
+        for frame in frames:
             self.events.append(frame.event)
             self.size += len(frame.body)
             if frame.number is not None:

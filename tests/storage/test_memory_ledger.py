@@ -1,4 +1,4 @@
-"""What the ledger in memory can do beyond the contract: be slow, fail, lose its power."""
+"""Abilities of the memory ledger beyond the contract: delays, failures, power cuts."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ async def test_slow_batches_keep_their_order(seed: int) -> None:
     assert [answer.entries[0].number for answer in flat if isinstance(answer, Receipt)] == list(range(2, 22))
 
 
-async def test_nothing_is_written_before_its_time() -> None:
+async def test_delayed_batch_is_not_written_early() -> None:
     gate = asyncio.Event()
     gate.set()
 
@@ -75,7 +75,7 @@ async def test_a_full_disk_writes_nothing() -> None:
     assert await owner.all() == before
 
 
-async def test_a_power_cut_takes_what_was_not_synced() -> None:
+async def test_power_cut_discards_unsynced_writes() -> None:
     ledger = MemoryLedger()
     owner = await WorkspaceOwner.with_session(ledger)
     before = await owner.all()
@@ -84,10 +84,10 @@ async def test_a_power_cut_takes_what_was_not_synced() -> None:
     assert await owner.all() == before
 
 
-async def test_equal_lives_give_equal_results() -> None:
-    async def live() -> list[object]:
+async def test_same_seed_gives_the_same_results() -> None:
+    async def run_once() -> list[object]:
         owner = await WorkspaceOwner.with_session(MemoryLedger())
         await owner.admit("r1", "r2")
         return [owner.record, *await owner.all()]
 
-    assert await live() == await live()
+    assert await run_once() == await run_once()

@@ -15,7 +15,7 @@ def store(tmp_path: Path) -> ConfigStore:
     return ConfigStore(tmp_path / "config.json", tmp_path / "workspaces" / "w" / "config.json")
 
 
-def test_the_workspace_stands_above_the_user(store: ConfigStore) -> None:
+def test_workspace_overrides_user_settings(store: ConfigStore) -> None:
     store.set(0, "options.tui.compact_mode", value=True)
     store.set(0, "options.debug", value=True)
     store.set(1, "options.tui.compact_mode", value=False)
@@ -25,14 +25,14 @@ def test_the_workspace_stands_above_the_user(store: ConfigStore) -> None:
     store.remove(1, "nothing.there.at.all")
 
 
-def test_a_name_with_dots_is_quoted_and_stored_as_it_is(store: ConfigStore) -> None:
+def test_name_with_dots_is_quoted_and_stored_unchanged(store: ConfigStore) -> None:
     store.set(0, 'providers."my.own".api_key', "$KEY")
     assert store.read() == {"providers": {"my.own": {"api_key": "$KEY"}}}
     store.remove(0, 'providers."my.own"')
     assert store.read() == {"providers": {}}
 
 
-def test_what_is_written_is_its_owners_alone(store: ConfigStore, tmp_path: Path) -> None:
+def test_written_file_is_private(store: ConfigStore, tmp_path: Path) -> None:
     store.set(0, "providers.x.api_key", "secret")
     assert stat.S_IMODE((tmp_path / "config.json").stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [tmp_path / "config.json"], "no draft is left"
@@ -41,14 +41,14 @@ def test_what_is_written_is_its_owners_alone(store: ConfigStore, tmp_path: Path)
 @pytest.mark.parametrize(
     ("scope", "key"), [(2, "a"), (-1, "a"), (0, ""), (0, "a..b"), (0, ".a"), (0, "x" * 600), (0, "a[0]"), (0, "a[0].b")]
 )
-def test_what_makes_no_sense_changes_nothing(store: ConfigStore, scope: int, key: str) -> None:
+def test_invalid_change_is_refused(store: ConfigStore, scope: int, key: str) -> None:
     with pytest.raises(BadRequest):
         store.set(scope, key, 1)
     assert store.read() == {}
 
 
 @pytest.mark.parametrize("key", ["options.x", ".".join("x" * 70)])
-def test_what_would_not_be_read_is_not_written(store: ConfigStore, tmp_path: Path, key: str) -> None:
+def test_change_that_could_not_be_read_back_is_refused(store: ConfigStore, tmp_path: Path, key: str) -> None:
     store.set(0, "options.debug", value=True)
     deep: object = 1
     for _ in range(0 if len(key) > 64 else 64):
@@ -60,7 +60,7 @@ def test_what_would_not_be_read_is_not_written(store: ConfigStore, tmp_path: Pat
     assert store.read() == {"options": {"debug": True, "progress": False}}
 
 
-def test_a_file_that_is_no_object_is_left_alone(store: ConfigStore, tmp_path: Path) -> None:
+def test_file_that_is_not_an_object_is_kept(store: ConfigStore, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1, 2")
     with pytest.raises(BadRequest, match="correct it"):
         store.set(0, "a", 1)

@@ -1,4 +1,4 @@
-"""Both stores do the same with the same writes, also where every bound of the one on disk is as low as it can be."""
+"""Both stores return and contain the same after the same writes, even with the smallest limits of the SQLite store."""
 
 import random
 from pathlib import Path
@@ -52,8 +52,8 @@ LOWEST = {
 }
 
 
-class Player:
-    """Draws writes that mostly make sense."""
+class WriteGenerator:
+    """Draws writes that are mostly valid."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -61,7 +61,7 @@ class Player:
 
     def batch(self) -> list[Write]:
         if self._dice.random() < 0.3:
-            # Prompts that come at once are looked up together.
+            # Prompts of one batch are looked up together.
             return [Write((self._admit(),), sync=False) for _ in range(self._dice.randint(2, 5))]
         return [Write(tuple(self._some() for _ in range(self._dice.choice((1, 1, 1, 2, 3)))), sync=False)]
 
@@ -134,16 +134,16 @@ async def everything(owner: WorkspaceOwner) -> list[object]:
 
 @pytest.mark.parametrize("lowest", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-async def test_both_stores_answer_and_hold_the_same(
+async def test_both_stores_reply_and_contain_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lowest: bool
 ) -> None:
     for name, value in LOWEST.items() if lowest else ():
         monkeypatch.setattr(f"holdfast.storage.{name}", value)
     disk = SqliteLedger(tmp_path)
     owners = [await WorkspaceOwner.with_session(ledger) for ledger in (disk, MemoryLedger())]
-    player = Player(seed)
+    generator = WriteGenerator(seed)
     for _ in range(60):
-        writes = player.batch()
+        writes = generator.batch()
         answers = [await owner.batch(*writes) for owner in owners]
         assert list(answers[0]) == list(answers[1]), writes
         again = [await owner.ledger.commit(owner.id, owner.epoch, owner.ticket, []) for owner in owners]

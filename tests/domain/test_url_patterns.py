@@ -1,4 +1,4 @@
-"""Addresses in every spelling, and the patterns that rules have for them."""
+"""Addresses in every spelling, and the patterns of rules for them."""
 
 import pytest
 
@@ -38,16 +38,16 @@ LOCAL = (
 
 
 @pytest.mark.parametrize("url", SAME)
-def test_one_address_however_it_is_spelled(url: str) -> None:
+def test_spellings_of_one_address_are_equal(url: str) -> None:
     assert parse_address(url).url == "https://example.org/a/b"
 
 
 @pytest.mark.parametrize("url", LOCAL)
-def test_one_ipv4_address_however_it_is_spelled(url: str) -> None:
+def test_spellings_of_one_ipv4_address_are_equal(url: str) -> None:
     assert parse_address(url).url == "http://127.0.0.1/"
 
 
-def test_ipv6_ports_queries_and_other_languages() -> None:
+def test_ipv6_ports_queries_and_international_names() -> None:
     assert parse_address("http://[2001:DB8:0::1]:8080/").url == "http://[2001:db8::1]:8080/"
     assert (
         parse_address("https://bücher.example/ü?ü=%c3%bc").url == "https://xn--bcher-kva.example/%C3%BC?%C3%BC=%C3%BC"
@@ -77,7 +77,7 @@ def test_ipv6_ports_queries_and_other_languages() -> None:
         "https:///a",
     ],
 )
-def test_invalid_addresses(url: str) -> None:
+def test_invalid_addresses_are_refused(url: str) -> None:
     with pytest.raises(BadAddress):
         parse_address(url)
 
@@ -123,8 +123,8 @@ def test_invalid_addresses(url: str) -> None:
         ("https://a/[?]q", "https://a/?q", True, True),
     ],
 )
-def test_patterns(pattern: str, url: str, allows: bool, denies: bool) -> None:
-    """A rule that allows must match every decoding of a path, for a rule that forbids one is enough."""
+def test_patterns_match_addresses(pattern: str, url: str, allows: bool, denies: bool) -> None:
+    """An allow rule must match every decoding of a path; for a deny rule one is enough."""
     parsed, address = parse_pattern(pattern), parse_address(url)
     assert parsed.matches(address, leniently=False) is allows
     assert parsed.matches(address, leniently=True) is denies
@@ -134,6 +134,6 @@ def test_patterns(pattern: str, url: str, allows: bool, denies: bool) -> None:
     "pattern",
     ["ftp://a/", "https://u@a/", "https://a b/", "https://a/[a-z]", "https:///x", "https://a:b/", "https://a/#x"],
 )
-def test_patterns_that_could_not_match(pattern: str) -> None:
+def test_patterns_that_cannot_match_are_refused(pattern: str) -> None:
     with pytest.raises(BadAddress):
         parse_pattern(pattern)

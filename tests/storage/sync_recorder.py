@@ -1,4 +1,4 @@
-"""A record of the system calls that make a file last: creation, sync, rename, link and removal, in their order."""
+"""Records the system calls that make a file durable: creation, sync, rename, link and removal, in order."""
 
 import os
 import stat
@@ -11,15 +11,15 @@ import pytest
 
 
 class Call(NamedTuple):
-    """`name` is the target's; `is_whole` says of a rename or link whether all that the file holds was synced before."""
+    """`name` is the target's; `is_whole` is set for a rename or link of a file whose content was synced before."""
 
     kind: str
     name: str
     is_whole: bool = True
 
 
-class Record:
-    """The calls below one directory, by this process."""
+class SyncRecorder:
+    """Records the calls below one directory, by this process."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.path.realpath(root)
@@ -27,7 +27,7 @@ class Record:
         self.calls: list[Call] = []
 
     @contextmanager
-    def running(self) -> Iterator["Record"]:
+    def running(self) -> Iterator["SyncRecorder"]:
         patch = pytest.MonkeyPatch()
         try:
             for name in ("fsync", "fdatasync"):
@@ -42,7 +42,7 @@ class Record:
             patch.undo()
 
     def note_sync(self, path: str) -> None:
-        """A sync that another layer makes, which is SQLite's."""
+        """Record a sync made by another layer (SQLite)."""
         with open(path, "rb") as file:
             self._note_sync(file.fileno(), os.path.realpath(path))
 

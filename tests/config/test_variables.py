@@ -1,4 +1,4 @@
-"""What a dollar sign means."""
+"""Expansion of `$` in settings values."""
 
 import os
 import select
@@ -51,7 +51,7 @@ def expand(text: str, *, may_run: bool = False) -> str:
         ("ünï$A", "ünïone"),
     ],
 )
-def test_values_are_put_in(text: str, expanded: str) -> None:
+def test_values_are_substituted(text: str, expanded: str) -> None:
     assert expand(text) == expanded
 
 
@@ -70,7 +70,7 @@ def test_values_are_put_in(text: str, expanded: str) -> None:
         ("${A:-" * 100 + "}" * 100, "deeper"),
     ],
 )
-def test_failures_say_what_is_missing(text: str, says: str) -> None:
+def test_failure_names_the_missing_variable(text: str, says: str) -> None:
     with pytest.raises(ExpansionFailed, match=says):
         expand(text)
 
@@ -93,7 +93,7 @@ def test_the_environment_of_this_process_is_not_used(monkeypatch: pytest.MonkeyP
         ("$(cat)", ""),
     ],
 )
-def test_commands_are_run_for_those_who_may(text: str, expanded: str) -> None:
+def test_commands_run_only_with_permission(text: str, expanded: str) -> None:
     assert expand(text, may_run=True) == expanded
 
 
@@ -107,14 +107,14 @@ def test_commands_are_run_for_those_who_may(text: str, expanded: str) -> None:
         ("printf '\\377'", "not UTF-8"),
     ],
 )
-def test_a_command_that_fails_says_nothing_of_its_output(command: str, says: str) -> None:
+def test_failed_command_does_not_quote_its_output(command: str, says: str) -> None:
     with pytest.raises(ExpansionFailed, match=says) as caught:
         run_command(command, ENVIRONMENT)
     assert "hunter2" not in str(caught.value)
 
 
 def _has_ended(process: int) -> bool:
-    """Waits for it; whoever is left over is ended here."""
+    """Wait for the process; kill it if it is still running."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -129,7 +129,7 @@ def _has_ended(process: int) -> bool:
 
 
 def _cut_off(command: str, note: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The process a command left a note of, before its limit. A busy machine gets a longer one."""
+    """Return the process that a command noted before its time limit. A busy machine gets a longer limit."""
     for limit in (0.3, 1.0, 4.0, 16.0):
         monkeypatch.setattr(module, "COMMAND_TIMEOUT", limit)
         with pytest.raises(ExpansionFailed, match="did not end"):
@@ -142,34 +142,38 @@ def _cut_off(command: str, note: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(
     "command", ["sleep 600 & echo $! > {note}; wait", "exec >&-; sleep 600 & echo $! > {note}; wait"]
 )
-def test_a_command_has_a_limit_and_leaves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_command_at_its_time_limit_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     assert _has_ended(_cut_off(command, tmp_path / "pid", monkeypatch))
 
 
-def test_one_that_hides_from_its_group_does_not_hold_us_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_outside_its_group_does_not_block_the_expansion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = "setsid sh -c 'echo $$ > {note}; exec sleep 600' & wait"
     os.kill(_cut_off(command, tmp_path / "pid", monkeypatch), signal.SIGKILL)
 
 
-def test_what_a_command_left_behind_is_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_command_are_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     assert run_command(f"sleep 600 >/dev/null 2>&1 & echo $! > {note}; echo done", ENVIRONMENT) == "done"
     assert _has_ended(int(note.read_text()))
 
 
-def test_what_counts_as_a_template() -> None:
+def test_template_detection() -> None:
     assert [is_template(text) for text in ("$A", "${A:-x}", "$(x)", "a$A", "${")] == [True] * 5
     assert [is_template(text) for text in ("", "abc", "5$", "$$A", r"\$A")] == [False] * 5
 
 
 @given(st.text(alphabet="$(){}:-A\\'\" ", max_size=40))
-def test_reading_ends_in_pieces_or_a_sentence(text: str) -> None:
+def test_parsing_yields_pieces_or_an_error(text: str) -> None:
     with suppress(ExpansionFailed):
         assert all(piece != "" for piece in read_template(text))
 
 
 @given(st.text(max_size=40))
-def test_a_text_can_always_be_quoted(text: str) -> None:
+def test_any_text_can_be_quoted(text: str) -> None:
     assert Expander({}).expand(text.replace("\\", "").replace("$", "$$"), may_run=False) == text.replace("\\", "")
 
 

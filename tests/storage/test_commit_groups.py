@@ -1,5 +1,5 @@
 """Every way in which a group of writes can end: no transaction stays open, the next write is stored, and an erasure
-that a kill prevented is made up for.
+prevented by a kill is repeated.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Gate:
-    """Holds the writer before a group, so that what is submitted meanwhile becomes the next group."""
+    """Holds the writer before a group, so that work submitted meanwhile becomes the next group."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -56,8 +56,10 @@ class Gate:
         assert await asyncio.to_thread(self._reached.wait, 20)
 
 
-class Stage:
-    """A database whose next group meets one obstacle. `open_after` says of each group whether it left a transaction."""
+class ObstructedDatabase:
+    """A database whose next group meets one obstacle. `open_after` records for each group whether it left a transaction
+    open.
+    """
 
     def __init__(self, data: Path, obstacle: str) -> None:
         self.obstacle = obstacle
@@ -67,7 +69,7 @@ class Stage:
         self.other: apsw.Connection | None = None
         self.open_after: list[bool] = []
         self.path = data / "holdfast.db"
-        disk = FaultyDisk(f"ends-{obstacle}", self._on_deed)
+        disk = FaultyDisk(f"ends-{obstacle}", self._on_operation)
         self.database = Database.open(data, maintenance=self._maintenance, probe=self._probe, vfs=disk.name)
 
     def _probe(self, point: str) -> None:
@@ -83,8 +85,8 @@ class Stage:
             self.failing_point = ""
             raise RuntimeError(f"{point} fails")
 
-    def _on_deed(self, deed: str, name: str) -> None:
-        if (deed, name) == ("write", LOG) and self.failing_write is not None:
+    def _on_operation(self, operation: str, name: str) -> None:
+        if (operation, name) == ("write", LOG) and self.failing_write is not None:
             error, self.failing_write = self.failing_write, None
             raise error
 
@@ -95,12 +97,12 @@ class Stage:
             self.other = None
 
     def arm(self) -> None:
-        """What has to be in place before the group begins."""
+        """Install an obstacle that must be present before the group starts."""
         if self.obstacle in ("before", "locked"):
             self.failing_point = "before"
 
     def failing(self, connection: apsw.Connection) -> None:
-        """The work of the group's last job: stores something and meets the obstacle, or puts it in place."""
+        """Work of the group's last job: store something and meet the obstacle, or install it."""
         connection.execute(ADD, ("last", "nobody" if self.obstacle == "constraint" else None))
         match self.obstacle:
             case "work":
@@ -136,12 +138,12 @@ def adding(name: str) -> Callable[[apsw.Connection], str]:
 
 
 OBSTACLES: dict[str, tuple[type[StorageError], bool]] = {
-    # What the callers get, and whether the group is stored nevertheless.
+    # The results for the callers, and whether the group is stored nevertheless.
     "before": (StorageUnavailable, False),
     "locked": (StorageUnavailable, False),
     "work": (StorageUnavailable, False),
     "executed": (StorageUnavailable, False),
-    # The commit itself: after errors of the file SQLite rolls back by itself, after the others it does not.
+    # The commit itself: SQLite rolls back by itself after file errors, but not after the others.
     "full": (StorageUnavailable, False),
     "broken": (StorageUnknown, False),
     "constraint": (StorageUnavailable, False),
@@ -154,31 +156,31 @@ OBSTACLES: dict[str, tuple[type[StorageError], bool]] = {
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 async def test_no_end_of_a_group_leaves_a_transaction_open(obstacle: str, *, alone: bool, tmp_path: Path) -> None:
     error, is_stored = OBSTACLES[obstacle]
-    stage = Stage(tmp_path, obstacle)
-    write = stage.database.write
+    database = ObstructedDatabase(tmp_path, obstacle)
+    write = database.database.write
     await write(lambda connection: connection.execute(TABLE).fetchall(), sync=True)
-    stage.gate.shut()
+    database.gate.shut()
     first = asyncio.gather(write(adding("first"), sync=True))
-    await stage.gate.until_reached()
-    stage.arm()
-    works = [stage.failing] if alone else [adding("a"), adding("b"), stage.failing]
+    await database.gate.until_reached()
+    database.arm()
+    works = [database.failing] if alone else [adding("a"), adding("b"), database.failing]
     group = asyncio.gather(*(write(work, sync=True) for work in works), return_exceptions=True)
     await asyncio.sleep(0)
-    stage.gate.open()
+    database.gate.open()
     await first
     assert [type(answer) for answer in await group] == [error] * len(works)
-    # The very next write is stored, and nothing of the failed group with it.
+    # The very next write is stored, without anything of the failed group.
     assert await write(adding("next"), sync=True) == "next"
-    await asyncio.to_thread(stage.database.close)
-    assert stage.open_after == [False] * 4
-    with closing(apsw.Connection(str(stage.path))) as connection:
+    await asyncio.to_thread(database.database.close)
+    assert database.open_after == [False] * 4
+    with closing(apsw.Connection(str(database.path))) as connection:
         found = {name for (name,) in connection.execute("SELECT name FROM noted")}
     stored = {"last"} if alone else {"a", "b", "last"}
     assert found == {"first", "next"} | (stored if is_stored else set())
 
 
 @pytest.mark.parametrize("erasing", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}, set()], ids=str)
-async def test_an_erasure_that_a_kill_prevented_is_made_up_for(
+async def test_erasure_prevented_by_a_kill_is_repeated(
     erasing: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many jobs of the group erase, and whichever. The files are as a kill after the commit leaves them."""

@@ -1,5 +1,5 @@
-"""Every writer of settings, trust and credentials: synced before and after the rename; a step that fails changes
-nothing, and leaves no draft, no descriptor and no lock.
+"""Every writer of settings, trust and credentials: synced before and after the rename; a failed step changes nothing
+and leaves no temporary file, descriptor or lock.
 """
 
 import errno
@@ -51,11 +51,11 @@ WRITERS: dict[str, tuple[str, str, Writer]] = {
     "trust revoked": ("trust.json", TRUST, lambda file: TrustStore(str(file)).revoke("/p")),
     "trust in files revoked": ("trust.json", TRUST, lambda file: TrustStore(str(file)).revoke_files(["/f"])),
 }
-OWNERS_ALONE = [name for name in WRITERS if name not in ("set", "unset")]
+PRIVATE_FILES = [name for name in WRITERS if name not in ("set", "unset")]
 
 
 class Recorder:
-    """Calls of the system that write, in order; one of them may fail."""
+    """Records the system calls that write, in order; one of them may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -137,7 +137,9 @@ def test_a_file_and_its_directory_are_synced_around_the_rename(
 
 @pytest.mark.parametrize("step", range(len(ORDER)))
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_step_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int) -> None:
+def test_failed_step_changes_nothing_and_leaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
+) -> None:
     base, old, write = WRITERS[name]
     file = tmp_path / base
     file.write_text(old)
@@ -162,8 +164,8 @@ def test_a_step_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 @pytest.mark.parametrize("mode", [0o640, 0o604])
 @pytest.mark.parametrize("name", WRITERS)
-def test_who_may_read_the_new_file(tmp_path: Path, name: str, mode: int, umask: int) -> None:
-    """A file of settings keeps its mode; one that may hold keys is its owner's alone afterwards."""
+def test_mode_of_the_new_file(tmp_path: Path, name: str, mode: int, umask: int) -> None:
+    """A settings file keeps its mode; a file that may contain keys becomes private."""
     base, old, write = WRITERS[name]
     file = tmp_path / base
     file.write_text(old)
@@ -173,11 +175,11 @@ def test_who_may_read_the_new_file(tmp_path: Path, name: str, mode: int, umask: 
         write(file)
     finally:
         os.umask(kept)
-    assert stat.S_IMODE(file.stat().st_mode) == (0o600 if name in OWNERS_ALONE else mode)
+    assert stat.S_IMODE(file.stat().st_mode) == (0o600 if name in PRIVATE_FILES else mode)
 
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if not name.endswith(("unset", "removed", "revoked"))])
-def test_the_first_file_and_its_directory(tmp_path: Path, name: str) -> None:
+def test_first_write_creates_file_and_directory(tmp_path: Path, name: str) -> None:
     base, _, write = WRITERS[name]
     file = tmp_path / "a" / "b" / base
     kept = os.umask(0)
@@ -192,8 +194,8 @@ def test_the_first_file_and_its_directory(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_link_stays_a_link(tmp_path: Path, name: str) -> None:
-    """Dotfiles are often links into a repository: its file is replaced, with a draft beside it."""
+def test_link_is_kept(tmp_path: Path, name: str) -> None:
+    """Dotfiles are often links into a repository: the target is replaced, with a temporary file beside it."""
     base, old, write = WRITERS[name]
     (tmp_path / "home").mkdir()
     (tmp_path / "dotfiles").mkdir()
@@ -217,7 +219,7 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 
 
 @pytest.mark.parametrize("name", ["a key removed", "trust revoked", "trust in files revoked"])
-def test_what_is_not_there_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_unset_of_a_missing_key_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     base, _, write = WRITERS[name]
     recorder = Recorder(monkeypatch)
     assert write(tmp_path / base) is False
