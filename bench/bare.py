@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.tasks import TaskOwner
 
 __all__ = ["main"]

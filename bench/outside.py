@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.client.address import Address
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
 
 __all__ = ["END", "MIB", "Crowd", "Served", "Speaker", "environment", "served"]

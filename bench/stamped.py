@@ -7,7 +7,7 @@ from pathlib import Path
 
 import uvloop
 
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.settings import EngineSettings

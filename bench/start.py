@@ -10,7 +10,7 @@ from statistics import median
 
 from bench.figures import Figure, Goal
 from bench.outside import Crowd, Served, Speaker, environment, served
-from holdfast.lockfile import LOCK_NAME, directory_id
+from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 
 __all__ = ["measure"]

@@ -80,7 +80,7 @@ def _shown(server: Served) -> Iterator[Shown]:
     known = environment(server.root) | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from holdfast.cli.clients import tui_command; tui_command()"],
+        [sys.executable, "-P", "-c", "from holdfast.cli.frontends import tui_command; tui_command()"],
         env=known,
         cwd=server.root / "project",
         stdin=inside,

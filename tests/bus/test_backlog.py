@@ -27,7 +27,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.ledger import Entry
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message, Part, Text, TextPart
 
 EMPTY = TextPart(Text(""))

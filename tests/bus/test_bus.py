@@ -11,8 +11,8 @@ from bus.folding_reader import FoldingReader
 from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
-from holdfast.domain.deleted_session_events import redact_session
 from holdfast.domain.errors import StorageUnavailable
+from holdfast.domain.event_redaction import redact_session
 from holdfast.domain.events import (
     Change,
     MessageDelta,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from config.settings_files import SettingsFiles
-from holdfast.config.schema import DESCRIPTIONS
+from holdfast.config.json_schema import DESCRIPTIONS
 
 GUIDE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)

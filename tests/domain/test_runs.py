@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.helpers import RUN, SESSION, json_of
 from holdfast.domain.ids import MessageId, RunId, SessionId, is_valid_run_id
-from holdfast.domain.runs import Attachment, AttachmentNote, Delivery, Prompt, Run
+from holdfast.domain.runs import Attachment, AttachmentInfo, Delivery, Prompt, Run
 from holdfast.engine.inputs import body_hash
 
 
@@ -79,7 +79,7 @@ def test_a_run_omits_default_values() -> None:
 
 def test_a_full_run_has_every_field() -> None:
     run = Run(
-        RUN, SESSION, "ended", "steer", 5, "do it", 2, 9, "summary", (AttachmentNote("a", "text/plain", 3),), "c",
+        RUN, SESSION, "ended", "steer", 5, "do it", 2, 9, "summary", (AttachmentInfo("a", "text/plain", 3),), "c",
         interactive=True, parent_run_id=RunId("r0"), started_at=6, step=4, cancel_requested=True, cancelled_by="me",
         folded_into=RunId("r9"), ended_at=7, outcome="failed", error="boom", message_id=MessageId("m1"),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from holdfast.domain.surrogates import Halves, replace_json_surrogates, replace_surrogates
+from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates, replace_surrogates
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -32,7 +32,7 @@ def test_document_with_lone_surrogates_is_decoded(text: bytes, whole: str) -> No
     assert msgspec.json.decode(replace_json_surrogates(text)) == whole
     if text.isascii():
         for size in range(1, len(text)):
-            halves = Halves()
+            halves = SurrogateReplacer()
             pieces = [halves.feed(text[place : place + size]) for place in range(0, len(text), size)]
             assert msgspec.json.decode(b"".join([*pieces, halves.end()])) == whole, size
 
@@ -44,7 +44,7 @@ def test_random_documents_in_random_pieces_are_decoded() -> None:
     for _ in range(500):
         text = "".join(chance.choices(characters, k=chance.randrange(12)))
         data = json.dumps(text).encode()
-        halves, out = Halves(), b""
+        halves, out = SurrogateReplacer(), b""
         while data:
             size = chance.randrange(1, 9)
             out, data = out + halves.feed(data[:size]), data[size:]
@@ -53,7 +53,7 @@ def test_random_documents_in_random_pieces_are_decoded() -> None:
 
 
 def test_text_without_surrogates_is_returned_at_once() -> None:
-    halves = Halves()
+    halves = SurrogateReplacer()
     for piece in (b'data: {"a": "b"}\n\n', rb'{"a": "line\nend"}', rb'{"a": "\u00e9 and so on"}'):
         assert halves.feed(piece) == piece
     assert halves.end() == b""

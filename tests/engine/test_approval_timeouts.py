@@ -14,7 +14,7 @@ from holdfast.domain.events import PermissionNotificationEvent, QuestionNotifica
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import CloseRequest
 from holdfast.domain.runs import Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -160,7 +160,7 @@ def begin(asks: Approvals, kind: Kind, session: SessionId) -> "asyncio.Task[obje
     context = Context(session)
     if kind == "permission":
         return start(asks.permit(context, PERMIT, interactive=True))  # type: ignore[arg-type]
-    return start(asks.ask_questions(context, Inquiry((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
+    return start(asks.ask_questions(context, QuestionBatch((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
 
 
 def open_requests(asks: Approvals) -> tuple[PermissionRequest | QuestionRequest, ...]:

@@ -33,7 +33,7 @@ from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import check_answers, find_batch, subject_of
 from holdfast.engine.recovery import UnansweredRequests
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -60,7 +60,7 @@ class Scenario:
             return ToolOutcome("ran")
 
         async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            answers = await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+            answers = await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
             return ToolOutcome("dismissed" if answers is None else str(answers[0].yes))
 
         def script(request: ModelRequest) -> Step:

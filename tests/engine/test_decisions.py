@@ -19,7 +19,7 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
     encode_event,
 )
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.domain.runs import Outcome, Run
@@ -36,13 +36,13 @@ from planting import CLAUSES, assert_every_clause_decides
 
 def check_refusals() -> None:
     rows = [
-        (Ruling(), None),
-        (Ruling("allow", reason="r"), None),
-        (Ruling("ask", reason="r"), None),
-        (Ruling("deny"), ("A hook of the user's refused this call.", False)),
-        (Ruling("deny", reason="r"), ("r", False)),
-        (Ruling(halts=True), ("A hook of the user's stopped the turn.", True)),
-        (Ruling("deny", halts=True, reason="r"), ("r", True)),
+        (HookOutcome(), None),
+        (HookOutcome("allow", reason="r"), None),
+        (HookOutcome("ask", reason="r"), None),
+        (HookOutcome("deny"), ("A hook of the user's refused this call.", False)),
+        (HookOutcome("deny", reason="r"), ("r", False)),
+        (HookOutcome(halts=True), ("A hook of the user's stopped the turn.", True)),
+        (HookOutcome("deny", halts=True, reason="r"), ("r", True)),
     ]
     for ruling, expected in rows:
         found = tool_calls.refusal(ruling)
@@ -52,7 +52,7 @@ def check_refusals() -> None:
 
 def permit_of(name: str, reason: str = "", **given: object) -> Permit:
     return tool_calls.permit_for_hook(
-        ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p"
+        ToolUse(SESSION, RUN, ToolCallId("c"), name, given), HookOutcome("ask", reason=reason), "/p"
     )
 
 
@@ -79,33 +79,33 @@ def check_requests() -> None:
 def check_hook_messages() -> None:
     """The model reads the result, then the message of each hook; clients get the reports beside the tool's metadata."""
     plain = ToolOutcome("c", '{"a":1}', data="d")
-    rows: list[tuple[Ruling, Ruling | None, str, bool]] = [
-        (Ruling(), None, "c", False),
-        (Ruling(context="x"), None, "c\n\nx", False),
-        (Ruling(reason="r"), Ruling(reason="s"), "c", False),
-        (Ruling(context="x"), Ruling("deny", reason="s", context="y"), "c\n\nx\n\ns\n\ny", False),
-        (Ruling(), Ruling(halts=True, reason="s"), "c\n\ns", True),
-        (Ruling(), Ruling(halts=True), "c", True),
-        (Ruling(halts=True), Ruling(), "c", False),
-        (Ruling(), Ruling("allow", reason="s", context="y"), "c\n\ny", False),
+    rows: list[tuple[HookOutcome, HookOutcome | None, str, bool]] = [
+        (HookOutcome(), None, "c", False),
+        (HookOutcome(context="x"), None, "c\n\nx", False),
+        (HookOutcome(reason="r"), HookOutcome(reason="s"), "c", False),
+        (HookOutcome(context="x"), HookOutcome("deny", reason="s", context="y"), "c\n\nx\n\ns\n\ny", False),
+        (HookOutcome(), HookOutcome(halts=True, reason="s"), "c\n\ns", True),
+        (HookOutcome(), HookOutcome(halts=True), "c", True),
+        (HookOutcome(halts=True), HookOutcome(), "c", False),
+        (HookOutcome(), HookOutcome("allow", reason="s", context="y"), "c\n\ny", False),
     ]
     for before, after, content, stops in rows:
         found = tool_calls.add_hook_output(plain, before, after)
         assert found == msgspec.structs.replace(plain, content=content, stops_turn=stops), (before, after)
     stopping = msgspec.structs.replace(plain, stops_turn=True)
-    assert tool_calls.add_hook_output(stopping, Ruling(context="x")).stops_turn
+    assert tool_calls.add_hook_output(stopping, HookOutcome(context="x")).stops_turn
     report: dict[str, Any] = {"n": "é"}
     hooks = {"hook": report}
     for metadata, expected in [("", hooks), ('{"a":1}', {"a": 1} | hooks), ("[1]", hooks), ("nonsense", hooks)]:
-        found = tool_calls.add_hook_output(ToolOutcome("c", metadata), Ruling(report=report))
+        found = tool_calls.add_hook_output(ToolOutcome("c", metadata), HookOutcome(report=report))
         assert json.loads(found.metadata) == expected, metadata
         assert "é" in found.metadata
         assert found.content == "c"
-    both = tool_calls.add_hook_output(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
+    both = tool_calls.add_hook_output(ToolOutcome("c"), HookOutcome(report=report), HookOutcome(report={"m": 1}))
     assert json.loads(both.metadata) == {"hook": report, "post_hook": {"m": 1}}
-    assert json.loads(tool_calls.add_hook_output(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
-        "post_hook": {"m": 1}
-    }
+    assert json.loads(
+        tool_calls.add_hook_output(ToolOutcome("c"), HookOutcome(), HookOutcome(report={"m": 1})).metadata
+    ) == {"post_hook": {"m": 1}}
 
 
 # Unanswered requests of a dead server.

@@ -8,7 +8,7 @@ import pytest
 
 from engine.gated_harness import busy_harness, gated_model, slow_run_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, CancelRun, CancelSession, EndRun, PatchSession, RemoveRun, Write
 from holdfast.domain.runs import Run
@@ -34,18 +34,18 @@ class SlowHooks(NoHooks):
     def __init__(self) -> None:
         self.gate = Gate()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         while not self.gate.passed:
             try:
                 await self.gate()
             except asyncio.CancelledError:
                 continue
-        return Ruling()
+        return HookOutcome()
 
 
 class RefusingHooks(NoHooks):
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        return Ruling("deny")
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        return HookOutcome("deny")
 
 
 # Pending prompts

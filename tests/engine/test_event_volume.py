@@ -7,7 +7,7 @@ import pytest
 
 from engine.helpers import PATIENT, RecordingLedger, fixed_tool, run_other_tasks, run_to_end, size_of_events
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message, text_of
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace

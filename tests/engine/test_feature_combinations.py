@@ -9,11 +9,11 @@ import pytest
 from engine.helpers import results_of, sleep_virtual
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, is_subagent_session
 from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
-from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.retries import RetryPolicy
@@ -33,14 +33,14 @@ ORDINARY, FULL = Usage(input_tokens=7), Usage(input_tokens=900)
 
 
 class Hooks(NoHooks):
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        return Ruling(context=f"a hook has read: {prompt}")
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        return HookOutcome(context=f"a hook has read: {prompt}")
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
-        return Ruling(input={"n": 7}) if use.name == "tool" else Ruling()
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
+        return HookOutcome(input={"n": 7}) if use.name == "tool" else HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
-        return Ruling(context="a hook was there")
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
+        return HookOutcome(context="a hook was there")
 
 
 class FeatureRun:
@@ -106,9 +106,9 @@ class FeatureRun:
         )
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         self._hold_the_last_answer()
-        brief = Brief("expanded words", "fix") if "command" in has else None
+        brief = PromptExpansion("expanded words", "fix") if "command" in has else None
         if "fallback" in has:
-            brief = Brief(brief.text if brief else "plain words", model="test/gone")
+            brief = PromptExpansion(brief.text if brief else "plain words", model="test/gone")
         await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
         await self.tool_gate.reached.wait()
         await self._act_during_tool()

@@ -20,8 +20,8 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.runs import Attachment, AttachmentInfo, Prompt, PromptExpansion
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.inputs import body_hash
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
@@ -35,7 +35,7 @@ FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
 PROMPTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "session_id": ({}, {"session_id": "id-1"}),
     "prompt": ({"prompt": "other words"}, {"prompt": "other words"}),
-    "attachments": ({"attachments": (FILE,)}, {"attachments": (AttachmentNote("a.txt", "text/plain", 5),)}),
+    "attachments": ({"attachments": (FILE,)}, {"attachments": (AttachmentInfo("a.txt", "text/plain", 5),)}),
     "run_id": ({"run_id": RunId("r9")}, {"run_id": "r9", "delivery": "queue", "interactive": False}),
     "delivery": ({"delivery": "interrupt"}, {"delivery": "interrupt"}),
     "client_id": ({"client_id": "me"}, {"client_id": "me"}),
@@ -44,7 +44,7 @@ PROMPTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "parent_run_id": ({"parent_run_id": RunId("p")}, {"parent_run_id": "p"}),
     "yolo": ({"yolo": True}, {"yolo": True}),
     "require_model": ({"require_model": True}, {"require_model": True}),
-    "brief": ({"brief": Brief("meant", "fix", "small", ("rule",))}, {}),
+    "brief": ({"brief": PromptExpansion("meant", "fix", "small", ("rule",))}, {}),
 }
 SMALLEST = {
     "session_id": "id-1",
@@ -179,7 +179,7 @@ async def opened() -> Harness:
 
     async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         questions = (Question("", "yes_no", "Really?"), Question("", "yes_no", "And this?"))
-        answers = await context.ask_questions(Inquiry(questions, "Sure", "About this"))
+        answers = await context.ask_questions(QuestionBatch(questions, "Sure", "About this"))
         return ToolOutcome(str([item.yes for item in answers or ()]))
 
     tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("ask_questions", ask_questions, is_parallel=True)]
@@ -288,7 +288,7 @@ def test_notices_name_their_run() -> None:
 
         steps = [Step((Fail(trouble="busy"),)), Step((Fail(trouble="credentials"),))]
         harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=named)
-        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
+        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=PromptExpansion("go", model="a/b"))
         await harness.workspace.inputs.submit(prompt)
         await harness.quiet()
         notices = [event.change.object for _, event in harness.published.events if isinstance(event, AgentEvent)]

@@ -10,10 +10,10 @@ from engine.helpers import PATIENT, results_of, wait_until
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import TextPart, text_of
-from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -26,7 +26,7 @@ DONE = Step((Say("done"),))
 class FakeHooks(NoHooks):
     """Returns prepared results and records its calls."""
 
-    def __init__(self, **says: Ruling) -> None:
+    def __init__(self, **says: HookOutcome) -> None:
         self.says = says
         self.calls: list[Any] = []
         self.gate = Gate()
@@ -34,7 +34,7 @@ class FakeHooks(NoHooks):
         """The hook that waits at the gate."""
         self.left = 0
 
-    async def _reply(self, when: str, about: object) -> Ruling:
+    async def _reply(self, when: str, about: object) -> HookOutcome:
         self.calls.append((when, about))
         try:
             if when == self.holds:
@@ -42,15 +42,15 @@ class FakeHooks(NoHooks):
         except asyncio.CancelledError:
             self.left += 1
             raise
-        return self.says.get(when, Ruling())
+        return self.says.get(when, HookOutcome())
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         return await self._reply("before", use)
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         return await self._reply("after", (use, outcome))
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         return await self._reply("prompt", (prompt, is_first))
 
     def after_run(self, end: RunComplete) -> None:
@@ -83,7 +83,7 @@ async def played(hooks: FakeHooks, judge: str = "allow") -> tuple[Harness, list[
 
 async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
     """The stored call, the permission request, the tool and the next model request all have the new input."""
-    hooks = FakeHooks(before=Ruling(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
+    hooks = FakeHooks(before=HookOutcome(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
     harness, seen, model = await played(hooks)
     assert seen == [{"n": 2, "extra": "é"}]
     (call,) = [call for message in await harness.messages() for call in message.tool_calls]
@@ -97,7 +97,7 @@ async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
 
 
 async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
-    hooks = FakeHooks(before=Ruling("deny", reason="not today", report={"hook_count": 1}))
+    hooks = FakeHooks(before=HookOutcome("deny", reason="not today", report={"hook_count": 1}))
     harness, seen, _ = await played(hooks)
     (result,) = results_of(await harness.messages())
     assert (result.content, result.is_error, seen) == ("not today", True, [])
@@ -107,14 +107,14 @@ async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
 
 
 async def test_a_hook_that_halts_stops_the_turn() -> None:
-    harness, seen, model = await played(FakeHooks(before=Ruling("deny", halts=True, reason="stop")))
+    harness, seen, model = await played(FakeHooks(before=HookOutcome("deny", halts=True, reason="stop")))
     assert (seen, len(model.requests)) == ([], 1)
     assert await harness.finishes() == ["end_turn"]
 
 
 @pytest.mark.parametrize(("rule", "done"), [("allow", True), ("ask", True), ("deny", False)])
 async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: bool) -> None:
-    harness, _, _ = await played(FakeHooks(before=Ruling("allow")), rule)
+    harness, _, _ = await played(FakeHooks(before=HookOutcome("allow")), rule)
     (result,) = results_of(await harness.messages())
     assert (result.content == "ran") is done
     assert harness.workspace.approvals.permissions == ()
@@ -125,7 +125,7 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     """Although a rule allows it; the answer also covers the request of the tool itself."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
-    hooks = FakeHooks(before=Ruling("ask", reason="are you sure"))
+    hooks = FakeHooks(before=HookOutcome("ask", reason="are you sure"))
     harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     asks = harness.workspace.approvals
@@ -139,8 +139,8 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
 
 async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
     hooks = FakeHooks(
-        before=Ruling(context="before it"),
-        after=Ruling("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
+        before=HookOutcome(context="before it"),
+        after=HookOutcome("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
     )
     harness, _, _ = await played(hooks)
     (result,) = results_of(await harness.messages())
@@ -186,7 +186,7 @@ async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
 
 async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
-    hooks = FakeHooks(prompt=Ruling(context="the build is red"))
+    hooks = FakeHooks(prompt=HookOutcome(context="the build is red"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
     await harness.quiet()
@@ -201,7 +201,7 @@ async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
 async def test_a_hook_refuses_a_prompt() -> None:
     """The run fails with the hook's message, and no model request is made."""
     model = ScriptedModel([DONE])
-    hooks = FakeHooks(prompt=Ruling("deny", reason="there is a key in it"))
+    hooks = FakeHooks(prompt=HookOutcome("deny", reason="there is a key in it"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
     await harness.quiet()
@@ -227,9 +227,10 @@ async def test_cancel_before_the_first_model_request() -> None:
 
 @pytest.mark.parametrize("meant", ["", "what it stands for"])
 @pytest.mark.parametrize(
-    "ruling", [Ruling(context="more"), Ruling("deny", reason="a secret"), Ruling(halts=True, reason="a secret")]
+    "ruling",
+    [HookOutcome(context="more"), HookOutcome("deny", reason="a secret"), HookOutcome(halts=True, reason="a secret")],
 )
-async def test_folded_prompts_pass_hooks_too(ruling: Ruling, meant: str) -> None:
+async def test_folded_prompts_pass_hooks_too(ruling: HookOutcome, meant: str) -> None:
     """In that turn, and whenever the conversation is read again."""
     model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE, DONE]))
     model.before.shut()
@@ -237,7 +238,7 @@ async def test_folded_prompts_pass_hooks_too(ruling: Ruling, meant: str) -> None
     harness = await Harness.open(model, tools=[recording([])], hooks=hooks)
     await harness.prompt("go", "r1")
     await model.before.reached.wait()
-    brief = Brief(meant) if meant else None
+    brief = PromptExpansion(meant) if meant else None
     await harness.workspace.inputs.submit(Prompt(harness.session, "and this", delivery="steer", brief=brief))
     hooks.says["prompt"] = ruling
     model.before.open()
@@ -245,7 +246,7 @@ async def test_folded_prompts_pass_hooks_too(ruling: Ruling, meant: str) -> None
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
-    hooks.says["prompt"] = Ruling()
+    hooks.says["prompt"] = HookOutcome()
     await harness.prompt("again", "r3")
     await harness.quiet()
     assert [text_of(item) for item in model.requests[-1].messages if item.role == "user"] == ["go", last, "again"]
@@ -280,7 +281,7 @@ async def test_hooks_are_notified_after_an_end_is_stored() -> None:
 async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
     harness = await Harness.open(model)
-    brief = Brief("Look at src with care.", "review")
+    brief = PromptExpansion("Look at src with care.", "review")
     await harness.workspace.inputs.submit(Prompt(harness.session, "/review src", brief=brief))
     await harness.quiet()
     await harness.prompt("and now", "r2")
@@ -298,7 +299,9 @@ async def test_expansion_survives_a_restart() -> None:
     harness = await Harness.open(model)
     await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    await harness.workspace.inputs.submit(Prompt(harness.session, "/x", run_id=RunId("r2"), brief=Brief("all of x")))
+    await harness.workspace.inputs.submit(
+        Prompt(harness.session, "/x", run_id=RunId("r2"), brief=PromptExpansion("all of x"))
+    )
     await harness.close()
     again = ScriptedModel([DONE])
     later = await Harness.open(again, ledger=harness.ledger, ids="later")
@@ -322,7 +325,7 @@ async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None
         rules_allow=lambda rules, permit: permit.tool in rules,
         named_model=named,
     )
-    prompt = Prompt(harness.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
+    prompt = Prompt(harness.session, "/x", brief=PromptExpansion("do x", model="other", allow=("tool",)))
     await harness.workspace.inputs.submit(prompt)
     await harness.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
@@ -340,7 +343,7 @@ async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
 
     harness = await Harness.open(ScriptedModel([DONE]), named_model=named)
     await harness.workspace.inputs.submit(
-        Prompt(harness.session, "/x", run_id=RunId("r1"), brief=Brief("x", model="gone"))
+        Prompt(harness.session, "/x", run_id=RunId("r1"), brief=PromptExpansion("x", model="gone"))
     )
     await harness.quiet()
     assert harness.end_of("r1").text == "done"

@@ -8,7 +8,7 @@ import pytest
 from engine.helpers import PLAIN, fixed_tool, sleep_virtual
 from engine.priced_models import Meter, MeteredModel, Part, priced_response
 from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
 from holdfast.domain.model_requests import ModelRequest
@@ -185,9 +185,9 @@ class RecordingHooks(NoHooks):
     def __init__(self) -> None:
         self.prompts: list[tuple[str, bool]] = []
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         self.prompts.append((prompt, is_first))
-        return Ruling()
+        return HookOutcome()
 
 
 @pytest.mark.parametrize("insists", [False, True])

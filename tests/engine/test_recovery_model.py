@@ -32,7 +32,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
@@ -224,7 +224,7 @@ class History:
         return ToolOutcome("done twice")
 
     async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
         return await self._act(context, {})
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:

@@ -22,7 +22,7 @@ from holdfast.domain.errors import (
     ToolError,
     UnknownSession,
 )
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Admit,
@@ -42,7 +42,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import NoHooks, SubagentType
@@ -80,17 +80,17 @@ class FailingHooks(NoHooks):
         if self.fails == name:
             raise ValueError(name)
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         self.reach("before tool")
-        return Ruling()
+        return HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         self.reach("after tool")
-        return Ruling()
+        return HookOutcome()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         self.reach("before prompt")
-        return Ruling()
+        return HookOutcome()
 
 
 class FailingWorkspace:
@@ -153,7 +153,7 @@ class FailingWorkspace:
         return ToolOutcome("allowed")
 
     async def _ask_questions(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
         return ToolOutcome("answered")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.helpers import call_part, json_of, message, reasoning_part, split, text_part
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.ids import ToolCallId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Finish, FinishPart, Part, Reasoning, ReasoningPart, ToolCall, ToolCallPart, text_of
 from holdfast.domain.model_requests import (
     FinishedPart,

@@ -9,7 +9,7 @@ import pytest
 
 from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
-from holdfast.domain.extensions import AgentNote, CommandArgument, CommandNote
+from holdfast.domain.extensions import CommandArgument, CommandInfo, SubagentInfo
 from holdfast.extensions.agents import Agents
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.commands import Commands
@@ -51,7 +51,7 @@ def _folder(place: SettingsFiles, owner: str, kind: str) -> Path:
     return (place.user_file.parent if owner == "user" else place.project / ".holdfast") / kind
 
 
-def _fields(note: CommandNote | AgentNote) -> Json:
+def _fields(note: CommandInfo | SubagentInfo) -> Json:
     return {field.name: getattr(note, field.name) for field in msgspec.structs.fields(type(note))}
 
 

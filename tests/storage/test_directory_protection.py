@@ -14,7 +14,7 @@ from holdfast.domain.errors import DatabaseDamaged, DataDirectoryBusy, StorageDe
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.domain.sessions import SessionPatch
-from holdfast.lockfile import LOCK_NAME, directory_id, read_owner, write_owner
+from holdfast.lock_owner import LOCK_NAME, directory_id, read_owner, write_owner
 from holdfast.storage import data_directory, event_log, vacuum
 from holdfast.storage import database as checks
 from holdfast.storage import database as modes

@@ -18,17 +18,17 @@ import pytest
 
 import holdfast
 from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
+from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
-from holdfast.config.wire_settings import ConfigStore
 from holdfast.server import rotating_log
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import FileLocation
+from holdfast.workspace.files.safe_open import FileLocation
 from storage.faulty_disk import FaultyDisk
 from storage.sync_recorder import Call, SyncRecorder
 
@@ -47,8 +47,8 @@ WRITERS = {
     "cli/demo.py": "demonstration",
     "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/console/stream_failures.py": "standard output",
-    "client/locate.py": "lock, and log of a server that starts",
+    "cli/console/stdio_errors.py": "standard output",
+    "client/server_launcher.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",

@@ -33,7 +33,7 @@ from holdfast.domain.ledger import (
     Write,
 )
 from holdfast.domain.messages import Text, TextPart
-from holdfast.domain.runs import Attachment, Brief
+from holdfast.domain.runs import Attachment, PromptExpansion
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
@@ -83,7 +83,7 @@ class WriteGenerator:
         asked = run(name, session=self._session(), prompt=dice.choice(("", "short", "x" * 3_000)))
         delivery = dice.choice(("queue", "queue", "steer", "reject", "interrupt"))
         files = (Attachment(b"data", "a", "a", "text/plain"),) if dice.random() < 0.2 else ()
-        brief = Brief(text="more") if dice.random() < 0.2 else None
+        brief = PromptExpansion(text="more") if dice.random() < 0.2 else None
         return Admit(msgspec.structs.replace(asked, delivery=delivery), name.encode(), files, brief)
 
     def _some(self) -> Operation:

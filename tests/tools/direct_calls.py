@@ -12,7 +12,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import AddFile, MarkRead, Operation, Receipt
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, Tool, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["DirectCaller", "arguments_of"]
@@ -29,7 +29,7 @@ class DirectCaller:
         self.takes_images = False
         self.answers: tuple[QuestionAnswer, ...] | None = None
         self.permits: list[Permit] = []
-        self.inquiries: list[Inquiry] = []
+        self.inquiries: list[QuestionBatch] = []
         self.subagent_tasks: list[SubagentTask] = []
         self.operations: list[Operation] = []
         self.output: list[str] = []
@@ -73,8 +73,8 @@ class DirectCaller:
         self.permits.append(permit)
         self.on_permit(permit)
 
-    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
-        self.inquiries.append(inquiry)
+    async def ask_questions(self, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
+        self.inquiries.append(batch)
         return self.answers
 
     async def run_subagent(self, task: SubagentTask) -> str:

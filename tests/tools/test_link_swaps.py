@@ -13,7 +13,7 @@ from holdfast.extensions import markdown_dir
 from holdfast.extensions.search_paths import SearchPath
 from holdfast.tools import ls
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace.files import open_files
+from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process.piped_process import Child, spawn
@@ -34,7 +34,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         raise NotImplementedError
 
     if request.param != "openat2":
-        monkeypatch.setattr(open_files, "_openat2", unknown)
+        monkeypatch.setattr(safe_open, "_openat2", unknown)
 
 
 def once(act: Callable[[], None]) -> Callable[[], None]:
@@ -53,10 +53,10 @@ def test_no_link_is_followed_below_an_open_directory(project: Swapped) -> None:
     handle = os.open(project.root, os.O_RDONLY)
     for path in ("x", "x/f.txt", "d/y/f.txt", "x/e/f.txt", "../outside/f.txt", "d/../../outside/f.txt", "d/f.txt/x"):
         with pytest.raises(OSError, match=r"."):
-            open_files.open_beneath(handle, path, os.O_RDONLY)
-        assert path == "x" or open_files.status_beneath(handle, path) is None
+            safe_open.open_beneath(handle, path, os.O_RDONLY)
+        assert path == "x" or safe_open.status_beneath(handle, path) is None
     for path in ("d/f.txt", "./d//e/./f.txt", "d", ".", ""):
-        os.close(open_files.open_beneath(handle, path, os.O_RDONLY))
+        os.close(safe_open.open_beneath(handle, path, os.O_RDONLY))
     os.close(handle)
 
 
@@ -134,7 +134,7 @@ async def test_ls_stays_below_the_directory_it_has_opened(project: Swapped, monk
         swap = once(lambda pair=pair: exchange(*pair))  # type: ignore[misc]
 
         def entries(handle: int, folder: str) -> list[tuple[str, bool, bool, str]]:
-            found = open_files.entries_of(handle, folder)
+            found = safe_open.entries_of(handle, folder)
             swap()  # noqa: B023
             return found
 

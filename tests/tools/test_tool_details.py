@@ -16,7 +16,7 @@ from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob
 from holdfast.tools.grep import Grep
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.files.open_files import digest_of
+from holdfast.workspace.files.safe_open import digest_of
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.search.search import FileMatches, GrepRequest, Match, Searcher, SearchScope, TextMatches

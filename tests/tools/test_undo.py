@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import BadRequest, NotFound
-from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
+from holdfast.domain.files import UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Operation
 from holdfast.workspace.files.undo import undo
@@ -25,7 +25,7 @@ async def undo_last(
         return await engine.recorder.put(*operations)
 
     return await undo(
-        UndoAsk(path, RunId(run), force=force, dry_run=dry),
+        UndoRequest(path, RunId(run), force=force, dry_run=dry),
         await runner.files(),
         root=str(runner.root),
         record=record,

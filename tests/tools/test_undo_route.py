@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.domain.errors import BadRequest, NotFound, SessionBusy, UnknownRun
-from holdfast.domain.files import UndoAsk, UndoReport
+from holdfast.domain.files import UndoReport, UndoRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.server.http.request import Request
 from holdfast.server.routes.files import undo_changes
@@ -25,7 +25,7 @@ NONE = cast(Any, None)
 
 async def request_undo(runner: ToolRunner, **said: Any) -> UndoReport:  # noqa: ANN401
     opened = cast(Any, _Open(runner))
-    call = Request(NONE, NONE, NONE, NONE, {}, {}, UndoAsk(**said), over_socket=True, open_handle=opened)
+    call = Request(NONE, NONE, NONE, NONE, {}, {}, UndoRequest(**said), over_socket=True, open_handle=opened)
     return await undo_changes(call)
 
 

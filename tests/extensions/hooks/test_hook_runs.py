@@ -13,7 +13,7 @@ from holdfast.config.credentials import Credentials
 from holdfast.config.trust import content_digest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolOutcome
@@ -325,7 +325,7 @@ def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
         assert first.environment["CLAUDE_PROJECT_DIR"] == str(site.place.project)
         assert "WITHHELD" not in first.environment
         other = await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
-        assert other == Ruling()
+        assert other == HookOutcome()
         assert len(site.shell.processes) == 2
 
     shell = Shell(before=lambda process: process.end(2, err="no"), after=lambda process: process.end())

@@ -283,9 +283,9 @@ class Context:
     def publish_output(self, text: str) -> None:
         self.said.append(text)
 
-    async def ask_questions(self, inquiry: Any) -> Any:  # noqa: ANN401
+    async def ask_questions(self, batch: Any) -> Any:  # noqa: ANN401
         assert self._answer is not None
-        return await self._answer(inquiry)
+        return await self._answer(batch)
 
 
 def now() -> float:

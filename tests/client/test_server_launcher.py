@@ -18,7 +18,7 @@ import pytest
 from client.play import short_directory
 from holdfast.client.address import Address
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
-from holdfast.client.locate import (
+from holdfast.client.server_launcher import (
     EXIT_ADDRESS_IN_USE,
     ServerLocation,
     find,
@@ -27,7 +27,14 @@ from holdfast.client.locate import (
     secure_directory,
     serve_command,
 )
-from holdfast.client.paths import BadHost, data_directory, parse_host, socket_directories, socket_names, socket_path
+from holdfast.client.socket_paths import (
+    BadHost,
+    data_directory,
+    parse_host,
+    socket_directories,
+    socket_names,
+    socket_path,
+)
 
 SERVER = """
 import json, os, socket, sys

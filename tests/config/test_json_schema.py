@@ -4,7 +4,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from holdfast.config.schema import DESCRIPTIONS, settings_schema
+from holdfast.config.json_schema import DESCRIPTIONS, settings_schema
 
 GOOD = {
     "$schema": "x",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.domain.extensions import LspState
-from holdfast.extensions.lsp import server_state
-from holdfast.extensions.lsp.server_state import (
+from holdfast.extensions.lsp import server_lifecycle
+from holdfast.extensions.lsp.server_lifecycle import (
     Allowed,
     Event,
     Exited,
@@ -70,7 +70,7 @@ def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> No
 def test_one_that_worked_for_long_has_not_failed_before() -> None:
     often = after(Exited(1, 1, "x"), TimerFired(1), Started(2, 10), begin=READY)
     assert after(Exited(2, 20, "x"), begin=often).failures == 2
-    assert after(Exited(2, 10 + server_state.STABLE_AFTER, "x"), begin=often).failures == 1
+    assert after(Exited(2, 10 + server_lifecycle.STABLE_AFTER, "x"), begin=often).failures == 1
 
 
 def test_one_that_is_not_installed_is_looked_for_again_after_a_while() -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.fast_import import load_msgspec, signals_blocked
-from holdfast.client.locate import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
+from holdfast.client.server_launcher import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 

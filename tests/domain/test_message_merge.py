@@ -18,7 +18,7 @@ from engine.helpers import (
     with_repeats,
 )
 from holdfast.domain.events import MessageDelta, MessagePart
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Part
 
 EMPTY = message("assistant")

@@ -7,8 +7,8 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from holdfast.http11 import connection
-from holdfast.http11.connection import DRAIN_SECONDS, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11 import client_connection
+from holdfast.http11.client_connection import DRAIN_SECONDS, Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
@@ -202,7 +202,7 @@ def test_the_number_of_headers_is_limited(count: int, is_taken: bool) -> None:
 
 
 def test_unread_data_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_MAX_UNREAD", 4)
+    monkeypatch.setattr(client_connection, "_MAX_UNREAD", 4)
 
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"content-length: 20\r\n\r\n" + b"1234")

@@ -11,7 +11,7 @@ import select
 from holdfast import __version__
 from holdfast.client.errors import ClientError, TimedOut
 from holdfast.client.sync_client import ServerInfo, SyncClient
-from holdfast.lockfile import LockOwner, directory_id
+from holdfast.lock_owner import LockOwner, directory_id
 from holdfast.protocol import PROTOCOL
 
 __all__ = ["VersionMismatch", "describe", "end_of", "is_server_of", "replace_outdated"]

@@ -15,9 +15,9 @@ from holdfast.cli.common import CommandError, location_options, report_errors, s
 from holdfast.cli.fast_import import signals_blocked
 from holdfast.cli.server_connection import ServerConnection, environment_pairs
 from holdfast.client.errors import Unreachable
-from holdfast.client.locate import locate
-from holdfast.distribution import install_command
-from holdfast.protocol.bodies import WebAsk, WebLink
+from holdfast.client.server_launcher import locate
+from holdfast.install_hint import install_command
+from holdfast.protocol.bodies import WebLink, WebLinkRequest
 
 __all__ = ["acp_command", "tui_command", "web_command"]
 
@@ -74,7 +74,7 @@ def web_command(*, port: int | None, no_open: bool, closes: bool, cwd: str, **lo
             _close_pages(connection)
             return
         connection.open()
-        ask = WebAsk(port or 0, tuple(environment_pairs(os.environ)))
+        ask = WebLinkRequest(port or 0, tuple(environment_pairs(os.environ)))
         link = connection.request(WebLink, "POST", "/v1/web", body=ask)
     address = f"{link.url}#{urlencode({'code': link.code, 'dir': cwd})}"
     has_opened = not no_open and _open_browser(address)

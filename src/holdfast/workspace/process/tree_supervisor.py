@@ -1,8 +1,9 @@
-"""Keeper of one process tree: parent of a command and, finally, of everything the command has started.
+"""Supervisor of one process tree: parent of a command and, finally, of everything the command has started.
 
-A keeper is forked from the guard. It reaps children, executes orders of the server, and ends when it has no children
-left. Orphans are reparented to it, so this proves that the whole tree is gone. In a PID namespace the keeper is the
-init process, and one signal reaches all processes; otherwise it kills group by group and repeats until none is left.
+A supervisor is forked from the guard. It reaps children, executes orders of the server, and ends when it has no
+children left. Orphans are reparented to it, so this proves that the whole tree is gone. In a PID namespace the
+supervisor is the init process, and one signal reaches all processes; otherwise it kills group by group and repeats
+until none is left.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from holdfast.workspace.process.guard_tag import join_cgroup, kill_cgroup, remov
 from holdfast.workspace.sandbox import privileges
 from holdfast.workspace.sandbox.privileges import restrict, restrict_scopes
 
-__all__ = ["Keeper", "exit_code_of", "open_child_notifier"]
+__all__ = ["Supervisor", "exit_code_of", "open_child_notifier"]
 
 _MAX_CHASE_ROUNDS = 100
 _KILL_INTERVAL = 0.02
@@ -62,7 +63,7 @@ def _give_up_privileges(request: dict[str, Any]) -> None:
     privileges.install_filter()
 
 
-class Keeper:
+class Supervisor:
     """Starts one command and runs until no process of it is left.
 
     `guard_pipe` reaches end of file when the guard dies.
@@ -122,22 +123,22 @@ class Keeper:
     def _start(self) -> str:
         """Start the command. Returns the reason of a failure, else an empty string."""
         reading, writing = os.pipe()
-        keeper = os.getpid()
+        supervisor = os.getpid()
         try:
             self._command = os.fork()
         except OSError as error:
             return f"No process could be made: {error.strerror}."
         if self._command == 0:
-            self._exec_command(writing, keeper)
+            self._exec_command(writing, supervisor)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             return pipe.read().decode("utf-8", "replace")
 
-    def _exec_command(self, problem: int, keeper: int) -> NoReturn:
+    def _exec_command(self, problem: int, supervisor: int) -> NoReturn:
         request = self._request
         try:
             os.setsid()
-            system.die_with_parent(keeper)
+            system.die_with_parent(supervisor)
             for number in range(1, signal.NSIG):
                 if number not in {signal.SIGKILL, signal.SIGSTOP}:
                     with contextlib.suppress(OSError, ValueError):
