@@ -68,8 +68,12 @@ def end(outcome: Outcome, name: str = "r", error: str = "") -> RunCompleteEvent:
 
 
 def message_event(
-    change: ChangeKind, *parts: Part, role: Any = "assistant", name: str = "m", of: str = "r"
-) -> MessageEvent:  # noqa: ANN401
+    change: ChangeKind,
+    *parts: Part,
+    role: Any = "assistant",  # noqa: ANN401
+    name: str = "m",
+    of: str = "r",
+) -> MessageEvent:
     model = "model" if role == "assistant" else ""
     message = Message(parts, MessageId(name), role, SessionId("s"), model, "provider", 0, 0, run_id=RunId(of))
     return MessageEvent(Change(change, message))
