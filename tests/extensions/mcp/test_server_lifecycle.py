@@ -19,8 +19,8 @@ from extensions.mcp.in_memory_mcp import (
     hangs,
     in_virtual_time,
     now,
-    run_scenario,
     refuses,
+    run_scenario,
     tool,
 )
 from holdfast.testing.gates import start
