@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from holdfast.domain.approvals import Verdict
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import (
     Admit,
@@ -71,10 +71,10 @@ class SlowHooks(NoHooks):
     def __init__(self) -> None:
         self.gate = Gate()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         if prompt == "slow":
             await self.gate()
-        return Ruling()
+        return HookOutcome()
 
 
 def test_writes_of_runs_are_synced_by_their_kind() -> None:
