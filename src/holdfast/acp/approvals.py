@@ -96,7 +96,7 @@ def permission_params(request: PermissionRequest, updates: SessionUpdates, direc
 
 def question_call(batch: QuestionRequest, question: Question) -> Json:
     """Return a question as a tool call, for editors without forms."""
-    about = [text for text in (question.description, *(_described(question))) if text]
+    about = [text for text in (question.description, *(_choice_descriptions(question))) if text]
     return {
         "toolCallId": batch.tool_call_id,
         "title": question.question,
@@ -106,7 +106,7 @@ def question_call(batch: QuestionRequest, question: Question) -> Json:
     }
 
 
-def _described(question: Question) -> list[str]:
+def _choice_descriptions(question: Question) -> list[str]:
     return [f"**{choice.label}**: {choice.description}" for choice in question.choices if choice.description]
 
 

@@ -161,9 +161,9 @@ class Backlog:
             if self._count == 1:
                 return
             self._count -= 1
-            self._weight -= self._expendable().drop_oldest()
+            self._weight -= self._ring_to_trim().drop_oldest()
 
-    def _expendable(self) -> _Ring:
+    def _ring_to_trim(self) -> _Ring:
         growth, policy = self.growth, self._policy
         exceeds = len(growth) > policy.frames // 4 or growth.weight > policy.bytes // 4
         return growth if exceeds or len(self.kept) <= 1 else self.kept
@@ -210,33 +210,33 @@ class Reader:
             self._growth += len(frames)
             return frames
         if self._growth == growth.end:
-            return self._take_kept(limit)
-        return self._take_both(limit)
+            return self._read_kept(limit)
+        return self._read_both(limit)
 
     def _catch_up(self, limit: int, whole: WholeParts) -> list[Frame]:
         """Return kept frames only; after the last of them the open parts, which then include all growth up to now."""
-        frames = self._take_kept(limit)
+        frames = self._read_kept(limit)
         if self._kept == self._backlog.kept.end:
             frames.extend(whole())
             self._growth = self._backlog.growth.end
             self._is_behind = False
         return frames
 
-    def _take_kept(self, limit: int) -> list[Frame]:
+    def _read_kept(self, limit: int) -> list[Frame]:
         frames = self._backlog.kept.slice(self._kept, limit)
         self._kept += len(frames)
-        return self._unseen(frames)
+        return self._skip_delivered(frames)
 
-    def _take_both(self, limit: int) -> list[Frame]:
+    def _read_both(self, limit: int) -> list[Frame]:
         kept = self._backlog.kept.slice(self._kept, limit)
         growth = self._backlog.growth.slice(self._growth, limit)
         frames = sorted(kept + growth, key=_by_index)[:limit]
         last = frames[-1].index
         self._kept += bisect_right(kept, last, key=_by_index)
         self._growth += bisect_right(growth, last, key=_by_index)
-        return self._unseen(frames)
+        return self._skip_delivered(frames)
 
-    def _unseen(self, frames: list[Frame]) -> list[Frame]:
+    def _skip_delivered(self, frames: list[Frame]) -> list[Frame]:
         unseen = []
         for frame in frames:
             number = frame.number

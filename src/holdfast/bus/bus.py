@@ -121,7 +121,7 @@ class Bus:
         self._is_closed = True
         self._wake()
 
-    def _forget(self) -> None:
+    def _drop_delivered(self) -> None:
         """Drop the frames if every reader has them. A later reader finds the events it missed in the log."""
         if len(self._waiting) == self._readers:
             self._backlog.clear()
@@ -176,7 +176,7 @@ class Subscription:
         bus, reader = self._bus, self._reader
         while not self._is_closed:
             if self._phase != "live":
-                frames = await (self._greet() if self._phase == "greet" else self._replay(limit))
+                frames = await (self._start_reading() if self._phase == "greet" else self._replay(limit))
                 if frames:
                     return frames
                 continue
@@ -196,11 +196,11 @@ class Subscription:
             self._bus._readers -= 1
             if self._waiter is not None:
                 self._bus._waiting.pop(self._waiter, None)
-            self._bus._forget()
+            self._bus._drop_delivered()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _greet(self) -> list[Frame]:
+    async def _start_reading(self) -> list[Frame]:
         """Return the hello and choose the start. Between a commit and its publication the log is ahead of the bus."""
         bus, since = self._bus, self._since
         oldest, newest = await bus._log.bounds(bus._record.id)
@@ -237,7 +237,7 @@ class Subscription:
     async def _wait(self) -> None:
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self._bus._waiting[waiter] = None
-        self._bus._forget()
+        self._bus._drop_delivered()
         try:
             await waiter
         finally:

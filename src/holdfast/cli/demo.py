@@ -280,7 +280,7 @@ def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None
         return
     directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        finished = asyncio.run(_play(directory, fast=fast))
+        finished = asyncio.run(_run_demo(directory, fast=fast))
     except KeyboardInterrupt:
         finished = False
         Console().print("\n[dim]Stopped.[/dim]")
@@ -292,7 +292,7 @@ def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None
     sys.exit(0 if finished else 130)
 
 
-async def _play(directory: Path, *, fast: bool) -> bool:
+async def _run_demo(directory: Path, *, fast: bool) -> bool:
     project, data = directory / "project", directory / "data"
     project.mkdir()
     (project / "notes.txt").write_text(NOTES, "utf-8")

@@ -140,7 +140,7 @@ def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[
         return after, Route("request")
     if key == "tab":
         return focus(after), Route("focus")
-    if _acts(state, key) and at >= state.settled_at and not is_repeat:
+    if _accepts_key(state, key) and at >= state.settled_at and not is_repeat:
         if follows_enter and at - state.last_key_at < state.repeat:
             return after._replace(held_at=at), Route("hold")
         return after._replace(digits=state.digits + key if key in _DIGITS else ""), Route("request")
@@ -149,7 +149,7 @@ def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[
     return after, Route("composer", state.digits if key == "text" else "")
 
 
-def _acts(state: Focus, key: str) -> bool:
+def _accepts_key(state: Focus, key: str) -> bool:
     """Return whether a settled request accepts the key."""
     is_choice = key == "enter" or key in ARROWS or (state.kind == "question" and key in _DIGITS)
     return state.is_settled and is_choice

@@ -339,7 +339,7 @@ def find_or_start(
         raise unreachable(where)
     secure_directory(os.path.dirname(where.usual))
     deadline = time.monotonic() + timeout
-    with _starter(where, deadline) as client:
+    with _hold_start_lock(where, deadline) as client:
         if client is not None:
             return client
         return _start(where, command or serve_command(where), deadline, meanwhile)
@@ -392,7 +392,7 @@ def _connect(address: Address) -> SyncClient | None:
 
 
 @contextmanager
-def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | None]:
+def _hold_start_lock(where: ServerLocation, deadline: float) -> Iterator[SyncClient | None]:
     """Hold the lock of the client that starts the server. Yields a client if the server is available by then."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     path = f"{where.usual}.start"
@@ -405,10 +405,10 @@ def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | No
         while not _is_in_use(lock):
             if not _pause(deadline):
                 raise StartFailed("Another client is starting the server and does not get ready: try again later.")
-            client = _ready(where, deadline)
+            client = _connect_if_ready(where, deadline)
             if client is not None:
                 break
-        yield client or _ready(where, deadline)
+        yield client or _connect_if_ready(where, deadline)
     finally:
         os.close(lock)
 
@@ -432,13 +432,13 @@ def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanw
     meanwhile()
     taken = ""
     while True:
-        client = _ready(where, deadline)
+        client = _connect_if_ready(where, deadline)
         if client is not None:
             return client
         code = exit_code(process)
         if code is not None:
             # The process may have exited because a server was started without our lock.
-            client = _ready(where, deadline)
+            client = _connect_if_ready(where, deadline)
             if client is not None:
                 return client
             if code != EXIT_ADDRESS_IN_USE:
@@ -451,7 +451,7 @@ def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanw
             raise StartFailed(taken or f"The server did not get ready in time.{last_lines(where.log, begin)}")
 
 
-def _ready(where: ServerLocation, deadline: float) -> SyncClient | None:
+def _connect_if_ready(where: ServerLocation, deadline: float) -> SyncClient | None:
     try:
         return find(where, max(0.001, deadline - time.monotonic()))
     except ClientError:

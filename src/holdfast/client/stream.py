@@ -85,7 +85,7 @@ class EventStream:
         """End the iteration, also of a waiting consumer. Events that were not returned are dropped."""
         self._closed.set()
         self._ready.clear()
-        self._let_go()
+        self._close_response()
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.reschedule(asyncio.get_running_loop().time())
@@ -94,7 +94,7 @@ class EventStream:
     async def _open(self) -> None:
         """Make one connection attempt. After a failure, wait before returning."""
         try:
-            response = await self._try()
+            response = await self._open_response()
         except ServerProblem as problem:
             if problem.status == 404:
                 self.is_gone = True
@@ -110,7 +110,7 @@ class EventStream:
             return
         await self._pause()
 
-    async def _try(self) -> OpenResponse:
+    async def _open_response(self) -> OpenResponse:
         """Return an open response. Raises `ClientError`, also if the stream is closed meanwhile."""
         response: OpenResponse | None = None
         try:
@@ -135,7 +135,7 @@ class EventStream:
             async with asyncio.timeout(self._quiet_seconds):
                 data = await response.read()
         except TimeoutError:
-            self._let_go()
+            self._close_response()
             self.trouble = ClientError("The server has gone quiet.")
             return
         except ClientError as error:
@@ -144,7 +144,7 @@ class EventStream:
         if self._closed.is_set():
             return
         if data is None:
-            self._let_go()
+            self._close_response()
             await self._pause()
             return
         for raw in self._reader.feed(data):
@@ -162,7 +162,7 @@ class EventStream:
         except TimeoutError:
             return
 
-    def _let_go(self) -> None:
+    def _close_response(self) -> None:
         response, self._response = self._response, None
         if response is not None:
             response.close()

@@ -58,14 +58,14 @@ class EscapeFilter:
         return "".join([char for char in text if self._is_shown(char)])
 
     def _is_shown(self, char: str) -> bool:
-        following = self._following(char)
+        following = self._next_state(char)
         if following is not None:
             self._state = following
             return False
         self._state = "text"
         return char in self._kept or ord(char) not in self._dropped
 
-    def _following(self, char: str) -> _State | None:
+    def _next_state(self, char: str) -> _State | None:
         """Return the state after a character of a sequence, or None if the character is not part of one."""
         state = self._state
         if char == "\n":

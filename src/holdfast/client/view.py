@@ -182,7 +182,7 @@ class View:
     def _apply_event(self, event: Event | UnknownEvent) -> bool:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
-                return self._grow(growth)
+                return self._apply_growth(growth)
             case MessageEvent(change=message):
                 self._apply_message(message)
             case SessionEvent(change=session):
@@ -218,7 +218,7 @@ class View:
                 self.questions.pop(closed.object.batch_id, None)
         return True
 
-    def _grow(self, growth: MessageDelta | MessagePart) -> bool:
+    def _apply_growth(self, growth: MessageDelta | MessagePart) -> bool:
         draft = self._drafts.get(growth.session_id, {}).get(growth.message_id)
         if draft is None or self._is_ahead:
             return False

@@ -33,7 +33,7 @@ def replace_json_surrogates(data: bytes) -> bytes:
         data.decode("utf-8")
     except UnicodeDecodeError:
         data = data.decode("utf-8", "replace").encode("utf-8")
-    return _replaced(data)
+    return _replace(data)
 
 
 class SurrogateReplacer:
@@ -51,15 +51,15 @@ class SurrogateReplacer:
         if b"\\" in data[-_LONGEST:]:
             place = _complete(data)
             data, self._held = data[:place], data[place:]
-        return _replaced(data)
+        return _replace(data)
 
     def end(self) -> bytes:
         """Return the rest that was held back, at the end of the text."""
         data, self._held = self._held, b""
-        return _replaced(data)
+        return _replace(data)
 
 
-def _replaced(data: bytes) -> bytes:
+def _replace(data: bytes) -> bytes:
     if b"\\u" not in data:
         return data
     return _PAIR_OR_HALF.sub(lambda found: _REPLACEMENT if found[1] else found[0], data)

@@ -175,12 +175,12 @@ class AddressPattern(msgspec.Struct, frozen=True):
         port = self.port or str(_PORTS[address.scheme])
         if port not in ("*", str(address.port)):
             return False
-        if self._is_exactly(address):
+        if self._equals(address):
             return True
         fitting = (self._covers_path(path, leniently) for path in address.paths())
         return (any(fitting) if leniently else all(fitting)) and self._covers_query(address, leniently)
 
-    def _is_exactly(self, address: Address) -> bool:
+    def _equals(self, address: Address) -> bool:
         return "*" not in self.path and (_normal_path(self.path), self.query) == (address.path, address.query)
 
     def _covers_path(self, path: str, leniently: bool) -> bool:

@@ -185,7 +185,7 @@ class ResponseParser:
         pieces: list[bytes] = []
         position, size = 0, len(data)
         while position < size and not self.is_done:
-            if self._chunk == "size" and (position := _take_chunks(data, position, pieces)) == size:
+            if self._chunk == "size" and (position := _collect_chunks(data, position, pieces)) == size:
                 break
             if self._chunk == "data":
                 piece = data[position : position + self._left]
@@ -277,7 +277,7 @@ def _framing_of(head: Head, method: str) -> tuple[_Framing, int]:
     return ("length", int(value)) if int(value) else ("none", 0)
 
 
-def _take_chunks(data: bytes, position: int, pieces: list[bytes]) -> int:
+def _collect_chunks(data: bytes, position: int, pieces: list[bytes]) -> int:
     """Append the chunks that are contained in the data completely. Returns the position after them.
 
     This is the fast path; an incomplete chunk, the last one and anything unusual are parsed line by line.

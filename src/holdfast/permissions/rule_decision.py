@@ -137,15 +137,15 @@ class RuleSet:
         if permit.command:
             return self._judge_line(permit)
         for rule in self._deny:
-            if self._fits(rule, permit, any_path=True):
+            if self._matches_call(rule, permit, any_path=True):
                 return _deny_verdict(rule)
         for rule in self._ask:
-            if self._fits(rule, permit, any_path=True):
+            if self._matches_call(rule, permit, any_path=True):
                 return Verdict("ask", f"The rule {rule.text} says to ask.")
         if permit.is_agreed:
             return Verdict("allow")
-        allowing = [rule for rule in self._allow if self._fits(rule, permit)]
-        warned = next((rule for rule in _ALWAYS_ASK_RULES if self._fits(rule, permit, any_path=True)), None)
+        allowing = [rule for rule in self._allow if self._matches_call(rule, permit)]
+        warned = next((rule for rule in _ALWAYS_ASK_RULES if self._matches_call(rule, permit, any_path=True)), None)
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
         is_outside = leads_outside(Place(self._root, self._root, self._real), _path(permit))
@@ -156,7 +156,7 @@ class RuleSet:
         shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
         return Verdict("ask", why, call_rules(permit, shown, is_read=permit.action in _READ_ACTIONS))
 
-    def _fits(self, rule: Rule, permit: Permit, *, any_path: bool = False) -> bool:
+    def _matches_call(self, rule: Rule, permit: Permit, *, any_path: bool = False) -> bool:
         """Return True if the rule matches the call. A path is compared as written and with links resolved: a
         restriction applies if one of them matches (`any_path`), an allow rule only if both do.
         """
@@ -175,7 +175,7 @@ class RuleSet:
 
     def _judge_line(self, permit: Permit) -> Verdict:
         line = read_line(permit.command)
-        place = self._place(permit, line)
+        place = self._resolve_place(permit, line)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
         if (found := self._find_restriction(deny, self._deny, permit, line)) is not None:
@@ -201,7 +201,7 @@ class RuleSet:
     def _judge_allow_all(self, permit: Permit, line: ShellLine, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
         """Return the decision if all lines are allowed: some programs and files still need a rule that names them."""
         warned = [rule for rule in _ALWAYS_ASK_RULES if rule.is_about(permit)]
-        named = [item.argv for item in self._commands_named_by(permit, line, allow, self._place(permit, line))]
+        named = [item.argv for item in self._commands_named_by(permit, line, allow, self._resolve_place(permit, line))]
         commands, outer = (
             tuple(item for item in items if item.argv not in named) for items in (line.commands, line.outer)
         )
@@ -229,7 +229,7 @@ class RuleSet:
         path = posixpath.join(place, use.path)
         for tool in _FILE_TOOLS[use.action]:
             permit = Permit(tool, use.action, path, "", {"file_path": path})
-            found = next((rule for rule in rules if self._fits(rule, permit, any_path=True)), None)
+            found = next((rule for rule in rules if self._matches_call(rule, permit, any_path=True)), None)
             if found is not None:
                 return found
         return None
@@ -259,7 +259,7 @@ class RuleSet:
     def _directory(self, permit: Permit) -> str:
         return posixpath.normpath(posixpath.join(self._root, permit.path))
 
-    def _place(self, permit: Permit, line: ShellLine) -> Place:
+    def _resolve_place(self, permit: Permit, line: ShellLine) -> Place:
         """Return the directories in which the line runs. Only a single `cd` at its beginning can be followed."""
         here = self._here
         if (
@@ -317,7 +317,7 @@ class RuleSet:
         return self.judge(permit).decision == "allow"
 
     def _ask_verdict(self, permit: Permit, line: ShellLine, allow: Sequence[Rule]) -> Verdict:
-        place = self._place(permit, line)
+        place = self._resolve_place(permit, line)
         not_allowed = self._commands_not_allowed(permit, line, allow, place)
         exact = line_rules(permit.command, line, place)
         if line.uncertainties:

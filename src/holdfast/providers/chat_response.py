@@ -243,7 +243,7 @@ class ChatResponse:
         if isinstance(text, dict):
             text = _encode(text).decode()
         if not call.id and function.name:
-            call.id = self._unused(call.reported_id)
+            call.id = self._unused_call_id(call.reported_id)
             yield ToolCallStart(call.id, function.name)
             if buffered := "".join(call.buffered):
                 yield ToolCallDelta(call.id, buffered)
@@ -272,7 +272,7 @@ class ChatResponse:
             self._at[reported.index] = known
         return known
 
-    def _unused(self, reported: str) -> ToolCallId:
+    def _unused_call_id(self, reported: str) -> ToolCallId:
         taken = {call.id for call in self._calls}
         number = len(self._calls)
         candidate = reported or f"call_{number}"
@@ -305,7 +305,7 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
     try:
         return (_decode(data),)
     except msgspec.ValidationError:
-        return (_salvaged(data),)
+        return (_decode_leniently(data),)
     except UnicodeDecodeError:
         return _chunks(replace_json_surrogates(data))
     except msgspec.DecodeError:
@@ -315,7 +315,7 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
         return [chunk for line in data.split(b"\n") if line.strip() != b"[DONE]" for chunk in _chunks(line)]
 
 
-def _salvaged(data: bytes) -> _Chunk:
+def _decode_leniently(data: bytes) -> _Chunk:
     """Decode a chunk leniently: numbers as strings are converted. Raises `NotUnderstood`."""
     value = _loose(data)
     try:

@@ -139,13 +139,13 @@ class ScriptedModel:
             self.requests.append(request)
         self.open_streams += 1
         try:
-            for part in self._play(self._script(request)):
+            for part in self._stream_step(self._script(request)):
                 yield part
                 await asyncio.sleep(self._pause())
         finally:
             self.open_streams -= 1
 
-    def _play(self, step: Step) -> Iterator[StreamPart]:
+    def _stream_step(self, step: Step) -> Iterator[StreamPart]:
         for number, act in enumerate(step.acts):
             match act:
                 case Say(text=text):
@@ -326,7 +326,7 @@ def _calls(prompt: str) -> list[Call]:
     return calls
 
 
-def _tour(taken: int) -> tuple[Act, ...]:
+def _tour_step(taken: int) -> tuple[Act, ...]:
     match taken:
         case 0:
             return (
@@ -344,4 +344,4 @@ def _ask(taken: int) -> tuple[Act, ...]:
     return (Say("May I?"), _ASKED) if taken == 0 else (Say("Thank you. That was all."),)
 
 
-_SHOWS = {"tour": _tour, "ask": _ask}
+_SHOWS = {"tour": _tour_step, "ask": _ask}

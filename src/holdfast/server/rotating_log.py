@@ -25,13 +25,13 @@ class RotatingLog(logging.StreamHandler[TextIO]):
         try:
             here = os.fstat(2)
             if here.st_size >= LONGEST and os.path.samestat(here, os.stat(self._path)):
-                self._turn_over()
+                self._rotate()
         except OSError:
             # A log that is too large is better than none.
             pass
         super().emit(record)
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         for number in range(KEPT - 2, 0, -1):
             if os.path.exists(f"{self._path}.{number}"):
                 os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")

@@ -133,7 +133,7 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         try:
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
+                tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
@@ -143,7 +143,7 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
 
 
-def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]

@@ -385,9 +385,9 @@ class WorkspaceManager:
                 case presence.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
                     seconds = self._graces.create if grace == "create" else self._graces.detach
                     over = presence.HoldOver(workspace, client, generation)
-                    self._after(seconds, (workspace, client), over)
+                    self._schedule_event(seconds, (workspace, client), over)
                 case presence.ArmLinger(generation=generation):
-                    self._after(self._graces.linger, "linger", presence.LingerOver(generation))
+                    self._schedule_event(self._graces.linger, "linger", presence.LingerOver(generation))
                 case presence.CloseWorkspace() if self.is_closed:
                     pass
                 case presence.CloseWorkspace(workspace=workspace):
@@ -400,7 +400,7 @@ class WorkspaceManager:
                 case presence.Refuse():
                     pass
 
-    def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+    def _schedule_event(self, seconds: float, name: object, event: PresenceEvent) -> None:
         if self.is_closed:
             return
         if (earlier := self._timers.get(name)) is not None:

@@ -20,7 +20,7 @@ class AgentArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`prompt` is the task, with all the context that the sub-agent needs."""
 
     prompt: str
-    agent: Annotated[str, Meta(description="The agent to send. Without one, a helper that only looks.")] = ""
+    agent: Annotated[str, Meta(description="The agent to run. Without one, a read-only sub-agent.")] = ""
 
 
 class Agent(BaseTool[AgentArguments]):
@@ -43,7 +43,7 @@ class Agent(BaseTool[AgentArguments]):
     def spec(self) -> ToolSpec:
         offered = self._offered()
         if offered != self._told:
-            description = self._spec.description + _listed(offered)
+            description = self._spec.description + _agent_list(offered)
             self._told, self._telling = offered, msgspec.structs.replace(self._spec, description=description)
         return self._telling
 
@@ -61,7 +61,7 @@ class Agent(BaseTool[AgentArguments]):
         return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, name, f"agent:{name}")))
 
 
-def _listed(agents: Sequence[tuple[str, str]]) -> str:
+def _agent_list(agents: Sequence[tuple[str, str]]) -> str:
     """Return the list of agents for the tool description; without descriptions once it gets too long."""
     if not agents:
         return ""

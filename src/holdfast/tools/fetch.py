@@ -111,7 +111,7 @@ async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcom
     raw, is_cut = await answer.read(_MOST_RAW)
     text = raw.decode(_charset(answer.charset), "replace")
     if "html" in answer.content_type or (not answer.content_type and text.lstrip()[:1] == "<"):
-        text = await asyncio.to_thread(_converted, text, form)
+        text = await asyncio.to_thread(_convert_html, text, form)
     shown = text.encode("utf-8", "replace")
     if len(shown) > _MOST:
         text, is_cut = shown[:_MOST].decode("utf-8", "ignore"), True
@@ -134,7 +134,7 @@ def _charset(name: str | None) -> str:
         return "utf-8"
 
 
-def _converted(html: str, form: Format) -> str:
+def _convert_html(html: str, form: Format) -> str:
     if form == "html":
         return html
     library = importlib.import_module("html_to_markdown")

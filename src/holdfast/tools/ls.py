@@ -127,7 +127,7 @@ class Ls(BaseTool[LsArguments]):
         await context.permit(Permit(self.name, "list", location.path, f"List directory {location.path}", params))
         stop = threading.Event()
         try:
-            listing = await asyncio.to_thread(self._walked, location, arguments, stop)
+            listing = await asyncio.to_thread(self._list_directory, location, arguments, stop)
         finally:
             stop.set()
         told = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
@@ -138,7 +138,7 @@ class Ls(BaseTool[LsArguments]):
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
         return ToolOutcome("\n".join(lines), told)
 
-    def _walked(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
+    def _list_directory(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
         is_repository = repository_of(location.path) is not None
         most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)

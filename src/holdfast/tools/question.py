@@ -66,9 +66,7 @@ class QuestionTool(BaseTool[QuestionArguments]):
         _check(asked)
         title, description = _CONFIRM if len(asked) > 1 else ("", "")
         questions = tuple(_question(item) for item in asked)
-        batch = QuestionBatch(
-            questions, arguments.confirm_title or title, arguments.confirm_description or description
-        )
+        batch = QuestionBatch(questions, arguments.confirm_title or title, arguments.confirm_description or description)
         answers = await context.ask_questions(batch)
         if answers is None:
             return ToolOutcome(_CANCELLED, is_error=True, stops_turn=True)
@@ -88,11 +86,11 @@ def _check(asked: Sequence[AskedQuestion]) -> None:
     if not 1 <= len(asked) <= _MOST_QUESTIONS:
         raise ToolError(f"Ask 1 to {_MOST_QUESTIONS} questions at once, not {len(asked)}.")
     for number, item in enumerate(asked, 1):
-        if wrong := _wrong_with(item):
+        if wrong := _question_problem(item):
             raise ToolError(f"Question {number}: {wrong} Correct it and call again.")
 
 
-def _wrong_with(item: AskedQuestion) -> str:
+def _question_problem(item: AskedQuestion) -> str:
     texts = (("question", item.question, _QUESTION), ("description", item.description, _DESCRIPTION))
     for name, text, most in texts:
         if not text.strip():
@@ -101,10 +99,10 @@ def _wrong_with(item: AskedQuestion) -> str:
             return f"{name} is longer than {most} bytes."
     if len(item.label.encode("utf-8", "replace")) > _LABEL:
         return f"label is longer than {_LABEL} bytes; a word or two is enough."
-    return _wrong_with_choices(item)
+    return _choices_problem(item)
 
 
-def _wrong_with_choices(item: AskedQuestion) -> str:
+def _choices_problem(item: AskedQuestion) -> str:
     choices = item.offered
     if item.type in ("yes_no", "free_text"):
         return f"{item.type} takes no choices." if choices else ""

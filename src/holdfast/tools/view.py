@@ -97,7 +97,7 @@ class View(BaseTool[ViewArguments]):
         await context.record(
             MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), digest=section.digest))
         )
-        shown = [_cut(line) for line in section.lines]
+        shown = [_truncate(line) for line in section.lines]
         size = sum(len(line.encode()) + 1 for line in shown)
         if size > _MOST_BYTES and skill is None:
             raise ToolError(
@@ -170,7 +170,7 @@ def _note(section: _Section, skip: int) -> list[str]:
     return [] if section.lines else [f"(the file has only {section.total} lines)"]
 
 
-def _cut(line: str) -> str:
+def _truncate(line: str) -> str:
     """Truncate to this many bytes without splitting a character."""
     if len(line) * 4 <= _LONGEST_LINE or len(raw := line.encode("utf-8", "replace")) <= _LONGEST_LINE:
         return line

@@ -79,9 +79,9 @@ class ApprovalController:
         self.panel = panel
         self._context.main_screen.mount(panel, before="#completer")
         # The time before a request accepts keys begins when the user can see it, not when it is mounted.
-        panel.call_after_refresh(self._appear, panel)
+        panel.call_after_refresh(self._show_panel, panel)
 
-    def _appear(self, panel: RequestPanel) -> None:
+    def _show_panel(self, panel: RequestPanel) -> None:
         if self.panel is panel:
             self.keyboard = key_focus.appear(self.keyboard, panel.request_id, panel.KIND, self._now())
             self.sync_keyboard()
@@ -246,9 +246,9 @@ class ApprovalController:
     def tick_keyboard(self) -> None:
         """Let time act on the request, after the keys that are pending."""
         if self._context.is_mounted:  # The timer may fire while the app is closing.
-            self._context.call_after_keys(self._settle)
+            self._context.call_after_keys(self._settle_focus)
 
-    def _settle(self) -> None:
+    def _settle_focus(self) -> None:
         if not self._context.is_mounted:
             return
         self.sync_keyboard()

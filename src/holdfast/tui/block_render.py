@@ -169,7 +169,7 @@ def describe_activity(runs: Sequence[Run], last: Message | None, notice: AgentNo
     part = last.parts[-1] if last.parts else None
     match part:
         case ToolCallPart(data=call):
-            return f"Running {_named(call)}" if call.finished else f"Preparing {call.name}"
+            return f"Running {_render_call(call)}" if call.finished else f"Preparing {call.name}"
         case ReasoningPart():
             return "Thinking"
         case TextPart():
@@ -184,7 +184,7 @@ def _first_when(text: str) -> str:
     return f"{again}{when.rstrip('.')}: {why.strip()}" if again else text
 
 
-def _named(call: ToolCall) -> str:
+def _render_call(call: ToolCall) -> str:
     asked = decode_object(call.input)
     found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
     words = " ".join(found[:_FAR].split())
@@ -299,24 +299,24 @@ def render_block(block: Block, palette: Palette, *, is_unfolded: bool = False, d
     """Return a Rich renderable for any width."""
     match block:
         case PromptBlock():
-            return _said(block, palette)
+            return _render_prompt(block, palette)
         case AnswerBlock(text=text):
             return Padding(Constrain(MarkdownAnswer(text, code_theme=palette.code_theme), _WIDEST), (0, 1, 0, 2))
         case ReasoningBlock():
-            return _thought(block, palette, is_unfolded=is_unfolded)
+            return _render_reasoning(block, palette, is_unfolded=is_unfolded)
         case ToolBlock(is_own=True):
-            return _typed(block, palette, is_unfolded=is_unfolded)
+            return _render_shell_command(block, palette, is_unfolded=is_unfolded)
         case ToolBlock():
             return _card(block, palette, directory, is_unfolded=is_unfolded)
         case NoticeBlock():
             return _note(block, palette)
         case TurnEndBlock():
-            return _closing(block, palette)
+            return _render_turn_end(block, palette)
         case _:
             assert_never(block)
 
 
-def _said(saying: PromptBlock, palette: Palette) -> RenderableType:
+def _render_prompt(saying: PromptBlock, palette: Palette) -> RenderableType:
     words = Text(saying.text, style=palette.said)
     for file in saying.files:
         words.append("\n" if words.plain else "")
@@ -333,12 +333,12 @@ def format_time(at: int) -> str:
     return time.strftime("%H:%M", time.localtime(at))
 
 
-def _closing(closing: TurnEndBlock, palette: Palette) -> RenderableType:
+def _render_turn_end(closing: TurnEndBlock, palette: Palette) -> RenderableType:
     words = " · ".join(word for word in (closing.model, format_duration(closing.seconds * 1000)) if word)
     return Padding(Text(f"◇ {words}", style=palette.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
 
 
-def _thought(thought: ReasoningBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
+def _render_reasoning(thought: ReasoningBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     if thought.is_open:
         last = thought.text.rstrip().rpartition("\n")[2]
         head = Text.assemble(("✻ Thinking ", f"italic {palette.muted}"), (last, f"italic {palette.faint}"))
@@ -375,7 +375,7 @@ def _card(card: ToolBlock, palette: Palette, directory: str, *, is_unfolded: boo
     return Padding(Group(head, LeftBar(Group(*inside), palette.faint, "│ ")), (0, 1, 0, 2))
 
 
-def _typed(card: ToolBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
+def _render_shell_command(card: ToolBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     """Draw a shell command of the user like a prompt, in the colour that the editor uses for commands."""
     head = Text.assemble(("$ ", palette.warning), (str(decode_object(card.input).get("command", "")), palette.said))
     if code := decode_object(card.metadata).get("exit_code"):
@@ -411,15 +411,15 @@ def _body(card: ToolBlock, lines: list[OutputLine], palette: Palette, *, is_unfo
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         if card.name in _HELPERS and card.state == "done":
             return MarkdownAnswer(card.content, code_theme=palette.code_theme)
-        return Group(*_drawn(lines, palette, wraps=is_unfolded))
+        return Group(*_render_lines(lines, palette, wraps=is_unfolded))
     hidden = len(lines) - FOLDED_LINES
     if card.state == "running" or card.name in _COMMANDS:
         before = Text(f"… {hidden} lines before", style=palette.faint)
-        return Group(before, *_drawn(lines[-FOLDED_LINES:], palette))
-    return Group(*_drawn(lines[:FOLDED_LINES], palette), Text(f"… {hidden} more lines", style=palette.faint))
+        return Group(before, *_render_lines(lines[-FOLDED_LINES:], palette))
+    return Group(*_render_lines(lines[:FOLDED_LINES], palette), Text(f"… {hidden} more lines", style=palette.faint))
 
 
-def _drawn(lines: list[OutputLine], palette: Palette, *, wraps: bool = False) -> Iterator[Text]:
+def _render_lines(lines: list[OutputLine], palette: Palette, *, wraps: bool = False) -> Iterator[Text]:
     styles: dict[LineKind, str] = {
         "plain": palette.muted,
         "done": palette.muted,

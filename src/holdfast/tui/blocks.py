@@ -69,7 +69,7 @@ def split_markdown(text: str) -> list[str]:
             if line.strip().startswith(fence) and not line.strip(" `~"):
                 fence = ""
             continue
-        if blank and line.strip() and lines and not _goes_on(lines[0], line):
+        if blank and line.strip() and lines and not _continues(lines[0], line):
             chunks.append("\n".join(lines).strip("\n"))
             lines = []
         opening = _FENCE.match(line)
@@ -82,7 +82,7 @@ def split_markdown(text: str) -> list[str]:
     return chunks
 
 
-def _goes_on(first: str, line: str) -> bool:
+def _continues(first: str, line: str) -> bool:
     """Return True if a line after a blank one belongs to the list or quote that the piece began with."""
     return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))
 
@@ -172,12 +172,12 @@ class MessageContext(msgspec.Struct, frozen=True):
 def blocks_of(message: Message, context: MessageContext) -> Iterator[Block]:
     """Yield the blocks of one message. Results belong to their calls, so messages of tools have no blocks."""
     if message.role == "user":
-        yield from _asked(message)
+        yield from _prompt_blocks(message)
     elif message.role == "assistant":
-        yield from _answered(message, context)
+        yield from _response_blocks(message, context)
 
 
-def _asked(message: Message) -> Iterator[Block]:
+def _prompt_blocks(message: Message) -> Iterator[Block]:
     text = "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
     files = tuple(part.data.path for part in message.parts if isinstance(part, BinaryPart))
     if text.strip() or files:
@@ -190,7 +190,7 @@ def _asked(message: Message) -> Iterator[Block]:
             yield ToolBlock("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
 
 
-def _answered(message: Message, context: MessageContext) -> Iterator[Block]:
+def _response_blocks(message: Message, context: MessageContext) -> Iterator[Block]:
     is_open = message.finish is None
     if message.is_summary_message:
         yield NoticeBlock("summary", "Summary of the conversation so far")
@@ -208,13 +208,13 @@ def _answered(message: Message, context: MessageContext) -> Iterator[Block]:
                     call, context.results.get(call.id), context.outputs.get(call.id, ""), _steps(message, call, context)
                 )
             case FinishPart(data=finish):
-                yield from _ending(finish)
-                yield from _closing(message, finish, context)
+                yield from _finish_notices(finish)
+                yield from _turn_end_blocks(message, finish, context)
             case _:
                 pass
 
 
-def _closing(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
+def _turn_end_blocks(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
     asked = context.run_prompted_at(message.run_id)
     if asked and finish.time and finish.reason != "tool_use":
         yield TurnEndBlock(message.model, max(0, finish.time - asked), finish.time)
@@ -235,7 +235,7 @@ def _steps(message: Message, call: ToolCall, context: MessageContext) -> tuple[T
     return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)
 
 
-def _ending(finish: Finish) -> Iterator[NoticeBlock]:
+def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
     match finish.reason:
         case "canceled":
             yield NoticeBlock("cancelled", "Cancelled")
@@ -271,7 +271,7 @@ def block_headline(card: ToolBlock, directory: str = "") -> str:
     for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
         value = asked.get(key)
         if isinstance(value, str) and value.strip():
-            return _shown(value, directory) + _more(card.name, asked)
+            return _argument_text(value, directory) + _extra_arguments(card.name, asked)
     if card.name == "todos":
         return _progress(decode_object(card.metadata) or asked)
     if card.name == "question":
@@ -280,13 +280,13 @@ def block_headline(card: ToolBlock, directory: str = "") -> str:
     return ""
 
 
-def _shown(value: str, directory: str) -> str:
+def _argument_text(value: str, directory: str) -> str:
     first, _, rest = value.strip().partition("\n")
     first = first.removeprefix(directory + "/") if directory else first
     return f"{first} …" if rest.strip() else first
 
 
-def _more(name: str, asked: Mapping[str, Any]) -> str:
+def _extra_arguments(name: str, asked: Mapping[str, Any]) -> str:
     match name:
         case "grep" | "glob" if asked.get("path"):
             return f"  in {asked['path']}"
@@ -310,7 +310,7 @@ def output_lines(card: ToolBlock) -> list[OutputLine]:
     """Return the lines below the headline, up to a limit."""
     if card.state == "failed":
         return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
-    draw = _BODIES.get(card.name, _plain)
+    draw = _BODIES.get(card.name, _plain_lines)
     return list(islice(draw(card), _MOST_LINES))
 
 
@@ -319,7 +319,7 @@ def _lines(text: str) -> Iterator[str]:
         yield from (final_line(line).expandtabs(4) for line in shown.split("\n"))
 
 
-def _plain(card: ToolBlock) -> Iterator[OutputLine]:
+def _plain_lines(card: ToolBlock) -> Iterator[OutputLine]:
     yield from (("plain", line) for line in _lines(card.content or card.output))
 
 
@@ -328,7 +328,7 @@ def _shell(card: ToolBlock) -> Iterator[OutputLine]:
     yield from (("plain", line) for line in _lines(text.partition("\n<cwd>")[0]))
 
 
-def _nothing(_: ToolBlock) -> Iterator[OutputLine]:
+def _no_lines(_: ToolBlock) -> Iterator[OutputLine]:
     yield from ()
 
 
@@ -403,11 +403,11 @@ def _todos(card: ToolBlock) -> Iterator[OutputLine]:
 
 _BODIES: Mapping[str, Callable[[ToolBlock], Iterator[OutputLine]]] = {
     "bash": _shell,
-    "job_output": _plain,
-    "view": _nothing,
-    "write": _nothing,
-    "edit": _nothing,
-    "multiedit": _nothing,
+    "job_output": _plain_lines,
+    "view": _no_lines,
+    "write": _no_lines,
+    "edit": _no_lines,
+    "multiedit": _no_lines,
     "todos": _todos,
     "question": question_lines,
 }

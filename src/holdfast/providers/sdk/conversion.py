@@ -140,7 +140,7 @@ def _assistant(message: ours.Message, info: model_requests.ModelInfo, system: st
                     TextPart(content=text.text, provider_name=system if details else None, provider_details=details)
                 )
             case ours.ReasoningPart(data=thought) if is_own:
-                parts += _thoughts(thought, system)
+                parts += _reasoning_parts(thought, system)
             case ours.ToolCallPart(data=call):
                 details = _details(marks, "call", calls)
                 calls += 1
@@ -163,9 +163,9 @@ def _details(marks: Sequence[dict[str, Any]], what: str, number: int) -> dict[st
     return next((mark.get("details") for mark in marks if mark.get(what) == number), None)
 
 
-def _thoughts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
+def _reasoning_parts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
     if thought.thinking or thought.signature:
-        sealed = _unpacked(thought.signature)
+        sealed = _decode_signature(thought.signature)
         if sealed.get("signature") or sealed.get("id") or sealed.get("details"):
             yield ThinkingPart(
                 content=thought.thinking,
@@ -184,7 +184,7 @@ def _thoughts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
             )
 
 
-def _unpacked(signature: str) -> dict[str, Any]:
+def _decode_signature(signature: str) -> dict[str, Any]:
     if signature.startswith("{"):
         try:
             value = msgspec.json.decode(signature)
@@ -200,7 +200,7 @@ def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
         if isinstance(part, ours.ReasoningPart):
             for block in part.data.redacted:
                 if block.startswith("{"):
-                    yield _unpacked(block)
+                    yield _decode_signature(block)
 
 
 # Responses: events of pydantic-ai, converted to stream parts.
@@ -234,9 +234,9 @@ class StreamParts:
             case PartStartEvent(index=index, part=part):
                 yield from self._begin(index, part)
             case PartDeltaEvent(index=index, delta=delta):
-                yield from self._grow(index, delta)
+                yield from self._delta_parts(index, delta)
             case PartEndEvent(part=ThinkingPart() as thought):
-                yield from _seal(thought)
+                yield from _signature_parts(thought)
             case PartEndEvent(index=index, part=ToolCallPart(provider_details=dict(details))):
                 # Deltas of a call may follow after the next call has begun, so calls are ended with the response.
                 yield _mark("call", list(self._calls).index(index), details)
@@ -261,7 +261,7 @@ class StreamParts:
             case _:
                 pass
 
-    def _grow(self, index: int, delta: ModelResponsePartDelta) -> Iterator[StreamPart]:
+    def _delta_parts(self, index: int, delta: ModelResponsePartDelta) -> Iterator[StreamPart]:
         match delta:
             case TextPartDelta(content_delta=text) if text:
                 yield TextDelta(text)
@@ -303,7 +303,7 @@ def _mark(what: str, number: int, details: dict[str, Any]) -> RedactedReasoning:
     return RedactedReasoning(msgspec.json.encode({what: number, "details": details}).decode())
 
 
-def _seal(thought: ThinkingPart) -> Iterator[StreamPart]:
+def _signature_parts(thought: ThinkingPart) -> Iterator[StreamPart]:
     if thought.id in _REDACTED_PART:
         if thought.signature:
             yield RedactedReasoning(thought.signature)

@@ -29,11 +29,11 @@ class _Handlers(Mapping[str, Handler]):
     def __init__(self) -> None:
         self._names = tuple(route.name for route in ROUTES if not route.streams)
         self._known: dict[str, Handler] = {}
-        self._learn(_FIRST)
+        self._add_modules(_FIRST)
 
     def __getitem__(self, name: str) -> Handler:
         if name not in self._known:
-            self._learn(import_module(f"holdfast.server.{module}") for module in _OTHERS)
+            self._add_modules(import_module(f"holdfast.server.{module}") for module in _OTHERS)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -42,7 +42,7 @@ class _Handlers(Mapping[str, Handler]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _learn(self, modules: Iterable[ModuleType]) -> None:
+    def _add_modules(self, modules: Iterable[ModuleType]) -> None:
         for module in modules:
             for name in frozenset(self._names).intersection(module.__all__):
                 if self._known.setdefault(name, getattr(module, name)) is not getattr(module, name):

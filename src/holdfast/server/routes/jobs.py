@@ -71,7 +71,7 @@ async def get_trust(request: Request) -> TrustBody:
     """Return whether the project's files are trusted, and which settings are withheld."""
     configuration = request.services.configuration
     reading = configuration.snapshot()
-    files = await _brought(request)
+    files = await _trustable_files(request)
     waiting = untrusted_files(files, configuration.trust)
     project = reading.project
     withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
@@ -85,7 +85,7 @@ async def set_trust(request: Request) -> TrustBody:
     """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
     configuration = request.services.configuration
     project = configuration.snapshot().project
-    files = await _brought(request)
+    files = await _trustable_files(request)
     if request.body.trusted:
         if request.body.digest != combined_digest(project.digest, files):
             raise BadRequest("The project's files are not what was shown: look at them again.")
@@ -96,5 +96,5 @@ async def set_trust(request: Request) -> TrustBody:
     return await get_trust(request)
 
 
-async def _brought(request: Request) -> tuple[TrustableFile, ...]:
+async def _trustable_files(request: Request) -> tuple[TrustableFile, ...]:
     return await asyncio.to_thread(find_trustable_files, request.services.configuration.locations, os.environ)

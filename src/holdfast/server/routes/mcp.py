@@ -65,23 +65,23 @@ async def mcp_pending_auth(request: Request) -> tuple[McpLogin, ...]:
     return _servers(request.handle).waiting_logins()
 
 
-async def _look(request: Request, what: "ListName") -> None:
+async def _refresh_list(request: Request, what: "ListName") -> None:
     (await _servers(request.handle).manager()).refresh_list(request.body.name, what)
 
 
 async def mcp_refresh_tools(request: Request) -> None:
     """Reload the tools of a server."""
-    await _look(request, "tools")
+    await _refresh_list(request, "tools")
 
 
 async def mcp_refresh_prompts(request: Request) -> None:
     """Reload the prompts of a server."""
-    await _look(request, "prompts")
+    await _refresh_list(request, "prompts")
 
 
 async def mcp_refresh_resources(request: Request) -> None:
     """Reload the resources of a server."""
-    await _look(request, "resources")
+    await _refresh_list(request, "resources")
 
 
 async def mcp_get_prompt(request: Request) -> McpPromptText:

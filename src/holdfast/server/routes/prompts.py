@@ -166,10 +166,10 @@ async def list_runs(request: Request) -> list[Run]:
         found = [run for run in unended if run.state == state and session in (None, run.session_id)]
         found = [run for run in found if not before or run.number < before]
         return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
-    return await _ended(request, session, limit, before)
+    return await _ended_runs(request, session, limit, before)
 
 
-async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
+async def _ended_runs(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
         page = await request.ledger.runs(request.workspace.id, session, limit, before)

@@ -38,7 +38,7 @@ async def control(request: Request) -> None:
     if command in ("shutdown", "shutdown_if_idle"):
         raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
     if command == "replace":
-        _give_way(request)
+        _stop_for_newer_client(request)
         return
     if command != "stop":
         raise BadRequest("unknown command: the only one is stop")
@@ -48,7 +48,7 @@ async def control(request: Request) -> None:
     request.manager.apply(Stop())
 
 
-def _give_way(request: Request) -> None:
+def _stop_for_newer_client(request: Request) -> None:
     """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
     presence = request.manager.presence
     if not presence.leaves_when_idle or not is_idle(presence):

@@ -138,7 +138,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     name = client_id_of(client) if client else None
     subscription = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     approvals = request.workspace.approvals
-    form = None if since >= 0 else CrushStream(partial(_growing, request.handle), _dialogs(request))
+    form = None if since >= 0 else CrushStream(partial(_streaming_message, request.handle), _dialogs(request))
     exchange = request.exchange
     if exchange is not None:
         exchange.probe = HEARTBEAT if form is None else QUIET_HEARTBEAT
@@ -172,7 +172,7 @@ async def _close_on_disconnect(receive: Receive, subscription: Subscription) -> 
     subscription.close()
 
 
-def _growing(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
+def _streaming_message(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
     """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
     return next((item for item in handle.workspace.open_messages(session) if item.id == message), None)
 
@@ -202,7 +202,7 @@ async def _send_all(
         await (
             _resumable(subscription, writer, form)
             if isinstance(form, FrameCache)
-            else _whole(subscription, writer, form)
+            else _send_crush_stream(subscription, writer, form)
         )
     except ReaderCut:
         _log.info("a reader fell too far behind and was cut; it can resume")
@@ -219,7 +219,7 @@ async def _resumable(subscription: Subscription, writer: _Writer, frame_cache: F
         writer.stop_beating()
 
 
-async def _whole(subscription: Subscription, writer: _Writer, form: CrushStream) -> None:
+async def _send_crush_stream(subscription: Subscription, writer: _Writer, form: CrushStream) -> None:
     """Send complete messages without numbers and hello events, as Crush clients expect."""
     loop = asyncio.get_running_loop()
     while True:

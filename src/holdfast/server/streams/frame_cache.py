@@ -33,14 +33,14 @@ class FrameCache:
         first, last = frames[0].index, frames[-1].index
         if not first or last - first + 1 != len(frames):
             # Some frames are for this subscriber only, or some are missing.
-            return _joined(frames)
+            return _encode_frames(frames)
         data = self._made.get((first, last))
         if data is None:
-            data = self._made[first, last] = _joined(frames)
+            data = self._made[first, last] = _encode_frames(frames)
             if len(self._made) > _KEPT:
                 del self._made[next(iter(self._made))]
         return data
 
 
-def _joined(frames: Sequence[Frame]) -> bytes:
+def _encode_frames(frames: Sequence[Frame]) -> bytes:
     return b"".join([frame(item.body, item.number) for item in merge_deltas(list(frames))])

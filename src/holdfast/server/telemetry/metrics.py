@@ -55,13 +55,13 @@ def render(families: Iterable[Family]) -> str:
     for family in families:
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
         for (suffix, labels), value in family.values.items():
-            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+            shown = ",".join(f'{name}="{_escape_label(text)}"' for name, text in labels)
             number = f"{value:.0f}" if float(value).is_integer() else repr(float(value))
             lines.append(f"{family.name}{suffix}{f'{{{shown}}}' if shown else ''} {number}")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -94,29 +94,29 @@ class Metrics:
                 self._at_work[change.object.run_id] = since, change.object.step
             case RunCompleteEvent(change=end):
                 self._ended[end.object.outcome] += 1
-                self._took(now - self._at_work.pop(end.object.run_id, (now, 0))[0])
+                self._observe_duration(now - self._at_work.pop(end.object.run_id, (now, 0))[0])
             case MessageEvent(change=message):
-                self._said(message.type, message.object)
+                self._count_response(message.type, message.object)
             case SessionEvent(change=session) if session.type != "deleted" and not session.object.parent_session_id:
-                self._spent(session.object.id, session.object.cost, is_new=session.type == "created")
+                self._add_cost(session.object.id, session.object.cost, is_new=session.type == "created")
             case PermissionRequestEvent() | QuestionRequestEvent():
                 self._asks["permission" if isinstance(event, PermissionRequestEvent) else "question"] += 1
             case _:
                 pass
 
-    def _said(self, change: ChangeKind, message: Message) -> None:
+    def _count_response(self, change: ChangeKind, message: Message) -> None:
         if change == "updated" and message.role == "assistant" and message.finish is not None:
             self._answers[message.provider, message.model] += 1
         if change == "created":
             for result in message.tool_results:
                 self._tools[result.name, "error" if result.is_error else "ok"] += 1
 
-    def _took(self, seconds: float) -> None:
+    def _observe_duration(self, seconds: float) -> None:
         self._seconds += seconds
         place = next((index for index, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
         self._buckets[place] += 1
 
-    def _spent(self, session: SessionId, cost: float, *, is_new: bool) -> None:
+    def _add_cost(self, session: SessionId, cost: float, *, is_new: bool) -> None:
         """Count the increase of a session's cost. Costs from before this server first saw the session are not
         counted.
         """
@@ -137,21 +137,23 @@ class Metrics:
         outcomes = dict.fromkeys(("completed", "failed", "cancelled", "interrupted"), 0) | self._ended
         return [
             Family("runs_accepted_total", "counter", "Prompts that were accepted.").set(self._accepted),
-            _labelled("runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _single(outcomes)),
+            _counter_family(
+                "runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _with_one_label(outcomes)
+            ),
             took,
             Family("steps_total", "counter", "Steps of runs: times a model was asked.").set(self._steps),
-            _labelled("answers_total", "Answers of models.", ("provider", "model"), self._answers),
-            _labelled("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
-            _labelled("asks_total", "Times somebody was asked.", ("kind",), _single(self._asks)),
+            _counter_family("answers_total", "Answers of models.", ("provider", "model"), self._answers),
+            _counter_family("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
+            _counter_family("asks_total", "Times somebody was asked.", ("kind",), _with_one_label(self._asks)),
             Family("cost_dollars_total", "counter", "What answers cost.").set(self._cost),
         ]
 
 
-def _single(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+def _with_one_label(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
     return {(name,): value for name, value in values.items()}
 
 
-def _labelled(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Family:
+def _counter_family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Family:
     family = Family(name, "counter", text)
     for names, value in sorted(values.items()):
         family.set(value, **dict(zip(labels, names, strict=True)))

@@ -68,11 +68,11 @@ class Spans:
         """Process an event and return the spans that end with it."""
         match event:
             case RunEvent(change=change) if change.object.step:
-                return self._stepped(path, change.object, now)
+                return self._on_step(path, change.object, now)
             case MessageEvent(change=change) if change.type != "deleted":
-                return list(self._said(change.object, now))
+                return list(self._on_message(change.object, now))
             case RunCompleteEvent(change=end):
-                return list(self._ended(end.object, now))
+                return list(self._end_run_span(end.object, now))
             case PermissionRequestEvent(change=ask):
                 self._note(ask.object.run_id, ask.object.tool_call_id, now, "permission asked", {})
             case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
@@ -84,7 +84,7 @@ class Spans:
                 pass
         return []
 
-    def _stepped(self, path: str, run: Run, now: float) -> list[Span]:
+    def _on_step(self, path: str, run: Run, now: float) -> list[Span]:
         open_ = self._open.get(run.run_id)
         if open_ is None:
             started = run.started_at / 1000 if run.started_at else now
@@ -103,11 +103,11 @@ class Spans:
         if open_.step is not None and open_.step.facts["holdfast.step"] == run.step:
             # The event reports another change of the run, such as a cancel request.
             return []
-        ended = [_closed(open_.step, now)] if open_.step is not None else []
+        ended = [_close_span(open_.step, now)] if open_.step is not None else []
         open_.step = Span("step", "chat", now, open_.run, facts={"holdfast.step": run.step})
         return ended
 
-    def _said(self, message: Message, now: float) -> Iterator[Span]:
+    def _on_message(self, message: Message, now: float) -> Iterator[Span]:
         open_ = self._open.get(message.run_id)
         if open_ is None:
             return
@@ -119,13 +119,13 @@ class Spans:
         for call in message.tool_calls:
             if call.finished and (message.id, call.id) not in open_.told:
                 open_.told.add((message.id, call.id))
-                self._began(open_, message, call.id, call.name, now)
+                self._start_tool_span(open_, message, call.id, call.name, now)
         for result in message.tool_results:
             if (span := open_.calls.pop(result.tool_call_id, None)) is not None:
                 # The output of a tool may contain anything; only the failure is recorded.
-                yield _closed(span, now, "the tool failed" if result.is_error else "")
+                yield _close_span(span, now, "the tool failed" if result.is_error else "")
 
-    def _began(self, open_: _Open, message: Message, call: ToolCallId, name: str, now: float) -> None:
+    def _start_tool_span(self, open_: _Open, message: Message, call: ToolCallId, name: str, now: float) -> None:
         facts: dict[str, str | int | float | bool] = {"gen_ai.tool.name": name, "gen_ai.tool.call.id": call}
         span = Span("tool", f"execute_tool {name}", now, open_.step or open_.run, facts=facts, notes=[])
         open_.calls[call] = span
@@ -136,18 +136,18 @@ class Spans:
         if open_ is not None and (span := open_.calls.get(call)) is not None:
             span.notes.append((now, text, facts))
 
-    def _ended(self, end: RunComplete, now: float) -> Iterator[Span]:
+    def _end_run_span(self, end: RunComplete, now: float) -> Iterator[Span]:
         open_ = self._open.pop(end.run_id, None)
         if open_ is None:
             return
         error = "" if end.outcome == "completed" else end.error or end.outcome
         for call in open_.calls.values():
-            yield _closed(call, now, error)
+            yield _close_span(call, now, error)
         if open_.step is not None:
-            yield _closed(open_.step, now, error)
+            yield _close_span(open_.step, now, error)
         open_.run.facts["holdfast.outcome"] = end.outcome
         # The error of a run is a message of Holdfast or of a provider. A cancel is not an error.
-        yield _closed(open_.run, now, "" if end.outcome == "cancelled" else error)
+        yield _close_span(open_.run, now, "" if end.outcome == "cancelled" else error)
         ours = [name for name, span in self._senders.items() if _root(span) is open_.run]
         for name in ours:
             del self._senders[name]
@@ -159,7 +159,7 @@ def _root(span: Span) -> Span:
     return span
 
 
-def _closed(span: Span, now: float, error: str = "") -> Span:
+def _close_span(span: Span, now: float, error: str = "") -> Span:
     span.end = max(now, span.start)
     span.error = error
     return span

@@ -79,13 +79,13 @@ class StaticFile(msgspec.Struct, frozen=True):
 
 def read_files(place: Path) -> dict[bytes, StaticFile]:
     """Return the static files by request path. Reads and compresses every file: do not call it in the event loop."""
-    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _all(place)}
+    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _list_files(place)}
     if b"/index.html" in files:
         files[b"/"] = files.pop(b"/index.html")
     return files
 
 
-def _all(place: Path) -> Iterator[Path]:
+def _list_files(place: Path) -> Iterator[Path]:
     return (path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix in _KINDS)
 
 
@@ -127,7 +127,7 @@ class WebApp:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            await _say(send, *refusal)
+            await _send_error(send, *refusal)
             return
         path: bytes = scope["raw_path"]
         is_read = scope["method"] in ("GET", "HEAD")
@@ -139,11 +139,11 @@ class WebApp:
             if may_be_our_own(scope["client"], self.port):
                 await self._application(scope, receive, send)
             else:
-                await _say(send, 403, b"This page belongs to another user of this machine.")
+                await _send_error(send, 403, b"This page belongs to another user of this machine.")
         elif path == b"/" and is_read:
-            await _say(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
+            await _send_error(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
         else:
-            await self._let_in(headers, scope, receive, send)
+            await self._authorize(headers, scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         """Return status and message for a request that our page would not send, else None."""
@@ -163,12 +163,12 @@ class WebApp:
             return 415, b"Send application/json."
         return None
 
-    async def _let_in(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _authorize(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         token = given.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
         self.auth, page = web_auth.admit(self.auth, web_auth.digest(token), self._clock())
         if page is None:
-            await _say(send, 401, b"Run holdfast web for a new link: this page is not known here.")
+            await _send_error(send, 401, b"Run holdfast web for a new link: this page is not known here.")
             return
         scope["page"] = page
         self._on_use()
@@ -187,7 +187,7 @@ async def _send_file(send: Send, file: StaticFile, asked: Mapping[bytes, bytes])
         await _send(send, 200, headers, file.body)
 
 
-async def _say(send: Send, status: int, sentence: bytes) -> None:
+async def _send_error(send: Send, status: int, sentence: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SAFE]
     await _send(send, status, headers, b'{"message":"' + sentence + b'"}\n')
 
@@ -246,7 +246,7 @@ class WebSessions:
         app.auth, page = web_auth.exchange(app.auth, web_auth.digest(code), fresh, self._clock())
         if page is None:
             raise CodeRefused
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
     def hello(self, asked: PageChallengeRequest) -> PageChallenge:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
@@ -262,15 +262,15 @@ class WebSessions:
         app.auth, page = web_auth.come_back(app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now)
         if page is None:
             raise NoPage
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
     def renew(self, page: web_auth.Page) -> PageCredentials:
         """Return a new token and the credentials to return with. The old token ends."""
         app, token = self.app, secrets.token_urlsafe(32)
         app.auth = web_auth.renew(app.auth, page.id, web_auth.digest(token))
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
-    def _pass(self, page: web_auth.Page, token: str) -> PageCredentials:
+    def _credentials(self, page: web_auth.Page, token: str) -> PageCredentials:
         self._write_note()
         return PageCredentials(token, page.id, page.key)
 

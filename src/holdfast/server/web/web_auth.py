@@ -105,24 +105,24 @@ def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
 
 def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
     """Add a new code, given as its digest."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
 
 
 def exchange(state: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
     """Admit the page `fresh` if the code is valid."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = state.codes.get(code)
     if found is None:
         return state, None
     page = replace(fresh, env=found.env, seen=now)
     state = replace(state, codes={name: item for name, item in state.codes.items() if name != code})
-    return _with(state, page), page
+    return _with_page(state, page), page
 
 
 def admit(state: WebAuthState, token: bytes, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin a request with this token. `leave` ends it."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = next((page for page in state.pages.values() if page.token and page.token == token), None)
     if found is None:
         return state, None
@@ -146,7 +146,7 @@ def leave(state: WebAuthState, page: str, now: float) -> WebAuthState:
 
 def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = state.pages.get(page)
     if found is None:
         return state, None
@@ -160,7 +160,7 @@ def come_back(
     """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
     challenge.
     """
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     challenge, found = state.challenges.get(page), state.pages.get(page)
     if challenge is None or found is None:
         return state, None
@@ -180,19 +180,19 @@ def remembered(state: WebAuthState, now: float) -> tuple[Page, ...]:
 def recall(pages: Iterable[Page], now: float) -> WebAuthState:
     """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
-    return _tidied(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
+    return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
 
 
-def _with(state: WebAuthState, page: Page) -> WebAuthState:
+def _with_page(state: WebAuthState, page: Page) -> WebAuthState:
     pages = {**state.pages, page.id: page}
     if len(pages) > MOST_PAGES:
         del pages[min(state.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
-    return _without_strangers(replace(state, pages=pages))
+    return _without_unknown_pages(replace(state, pages=pages))
 
 
-def _tidied(state: WebAuthState, now: float) -> WebAuthState:
+def _without_expired(state: WebAuthState, now: float) -> WebAuthState:
     """Remove expired codes, pages and challenges."""
-    return _without_strangers(
+    return _without_unknown_pages(
         WebAuthState(
             {name: code for name, code in state.codes.items() if now < code.until},
             {name: page for name, page in state.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
@@ -201,7 +201,7 @@ def _tidied(state: WebAuthState, now: float) -> WebAuthState:
     )
 
 
-def _without_strangers(state: WebAuthState) -> WebAuthState:
+def _without_unknown_pages(state: WebAuthState) -> WebAuthState:
     return replace(state, challenges={name: item for name, item in state.challenges.items() if name in state.pages})
 
 

@@ -218,9 +218,9 @@ class Keeper:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
         self._out_of_reach = system.send_signal(found, signal.SIGKILL)
-        self._chase()
+        self._kill_forking()
 
-    def _chase(self) -> None:
+    def _kill_forking(self) -> None:
         """Kill processes that fork and exit faster than a search finds them: their children are reparented here, and
         listing the own children is faster than their forks.
         """

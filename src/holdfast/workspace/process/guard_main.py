@@ -321,7 +321,7 @@ class _Guard:
             self._unread = self._unread[end:]
             if "sweep" in request:
                 self._await_keeper(request["number"])
-                self._sweep()
+                self._kill_orphans()
                 self._send(swept=request["sweep"])
             else:
                 self._spawn(request)
@@ -421,7 +421,7 @@ class _Guard:
             if process == 0:
                 return True
             if self._handle_exit(process, status):
-                self._sweep()
+                self._kill_orphans()
 
     def _handle_exit(self, process: int, status: int) -> bool:
         """Handle an ended child. If it was a killed keeper, kill its tree and return True."""
@@ -444,7 +444,7 @@ class _Guard:
                 return
             os.sched_yield()
 
-    def _sweep(self) -> None:
+    def _kill_orphans(self) -> None:
         """Kill everything below the guard that has no keeper."""
         until = time.monotonic() + _END_TIMEOUT
         while time.monotonic() < until:
@@ -481,7 +481,7 @@ class _Guard:
         waiting.register(self._child_ended, select.POLLIN)
         while self._reap() and time.monotonic() < until:
             waiting.poll(50)
-        self._sweep()
+        self._kill_orphans()
         remove_cgroup(self._groups)
         # No process is left, so the sentinel has nothing to kill.
         self._signal_sentinel(signal.SIGKILL)

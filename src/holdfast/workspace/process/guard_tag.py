@@ -80,7 +80,7 @@ def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _KILL_TIMEOUT) -> 
         found = {process for process in process_ids() if _is_tagged(process, tag, mark)}
         for process in found:
             (killed if _kill(process, tag, mark) else refused).add(process)
-        chased = _chase(tag) if tag else set()
+        chased = _kill_forking(tag) if tag else set()
         killed |= chased
         quiet_searches = 0 if chased or found - refused else quiet_searches + 1
     return len(killed), tuple(sorted(refused | ((found - killed) if quiet_searches < 2 else set())))
@@ -167,7 +167,7 @@ def _pidfd(process: int) -> Iterator[int]:
             os.close(handle)
 
 
-def _chase(tag: int) -> set[int]:
+def _kill_forking(tag: int) -> set[int]:
     """Kill processes that fork and exit at once: each is gone before a search reaches it, but the newest process id
     of the system leads to the next one. Ends when none was found for `_CHASE_QUIET` seconds.
     """

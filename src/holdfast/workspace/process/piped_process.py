@@ -51,7 +51,7 @@ class GuardedChild:
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout = asyncio.StreamReader()
         self.stderr = asyncio.StreamReader()
-        tree.gone.add_done_callback(self._gone)
+        tree.gone.add_done_callback(self._close_pipes)
 
     async def connect(self, stdout: int, stderr: int, stdin: int | None) -> None:
         """Take over the descriptors. On failure all of them are closed."""
@@ -96,7 +96,7 @@ class GuardedChild:
             raise CannotStart(end.error)
         return 137 if end.code is None else end.code
 
-    def _gone(self, _: asyncio.Future[TreeEnd]) -> None:
+    def _close_pipes(self, _: asyncio.Future[TreeEnd]) -> None:
         if self.stdin is not None:
             self.stdin.close()
         for transport in self._transports:
