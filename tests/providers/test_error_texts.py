@@ -288,9 +288,9 @@ def test_a_body_of_any_type(body: Any, words: str) -> None:  # noqa: ANN401
 def test_a_chain_that_is_a_circle_ends() -> None:
     one, two = TransportError("one"), Exception("two")
     one.__cause__, two.__context__ = two, one
-    assert [str(item) for item in provider_errors._chain(one)] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(one)] == ["one", "two"]
     group = ExceptionGroup("all", [one, two])
-    assert [str(item) for item in provider_errors._chain(group)][1:] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(group)][1:] == ["one", "two"]
 
 
 def test_a_success_that_reports_an_error() -> None:

@@ -166,7 +166,7 @@ def check_counters() -> None:
 def check_costs() -> None:
     """Of so many sessions the cost is remembered; of the one that changed last for longest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters, "_KEPT", 2)
+        patch.setattr(counters, "_MAX_SESSIONS", 2)
         metrics = Metrics()
         for name, cost in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0), ("a", 4.0), ("b", 9.0), ("a", 4.5)):
             metrics.hear("/", session("updated", cost, name), 0)
@@ -377,7 +377,7 @@ def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
 def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST", 2)
+    monkeypatch.setattr(telemetry, "_MAX_QUEUED", 2)
     there = telemetry.Telemetry("http://127.0.0.1:9")
     there.hear("/", run(1), 0)
     there.hear("/", run(2), 1)
@@ -424,7 +424,7 @@ _EXACT = 5
 def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five files are kept. A log that is not the one stderr was given is left alone."""
     path = tmp_path / "server.log"
-    monkeypatch.setattr(rotating_log, "LONGEST", 10)
+    monkeypatch.setattr(rotating_log, "MAX_BYTES", 10)
     kept = [os.dup(number) for number in (1, 2)]
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -159,7 +159,7 @@ async def test_tcp_says_where_the_token_is_and_never_what() -> None:
 SLOW_TO_LEAVE = """
 import holdfast.server.serve as serve
 from holdfast.cli.main import main
-serve.LAST_WORDS_SECONDS = 3600.0
+serve.RESPONSE_GRACE = 3600.0
 main()
 """
 

@@ -129,7 +129,7 @@ def test_a_challenge_does_not_last_and_counts_once() -> None:
 def test_a_challenge_goes_with_its_page() -> None:
     """Also if a page of the same name enters later: it has another key, and nobody asked it anything."""
     door, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
-    for number in range(web_auth.MOST_PAGES):
+    for number in range(web_auth.MAX_PAGES):
         door = web_auth.mint(door, digest("c"), (), 6.0 + number / 1000)
         door, _ = web_auth.exchange(door, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
     assert "p" not in door.pages
@@ -144,18 +144,18 @@ def test_a_challenge_goes_with_its_page() -> None:
 def test_there_is_a_limit_to_everything() -> None:
     """R11: whoever asks for links, or enters, or says hello without end, fills no memory."""
     door = WebAuthState()
-    for number in range(3 * web_auth.MOST_PAGES):
-        for name in range(web_auth.MOST_CODES):
+    for number in range(3 * web_auth.MAX_PAGES):
+        for name in range(web_auth.MAX_CODES):
             door = web_auth.mint(door, digest(f"{number} {name}"), (), float(number))
         door, page = web_auth.exchange(door, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
         assert page is not None
         door, _ = web_auth.hello(door, page.id, "a", "b", float(number))
         if number == 0:
             door, _ = web_auth.admit(door, page.token, 0.0)
-    assert len(door.codes) <= web_auth.MOST_CODES
-    assert len(door.pages) == web_auth.MOST_PAGES
+    assert len(door.codes) <= web_auth.MAX_CODES
+    assert len(door.pages) == web_auth.MAX_PAGES
     assert set(door.challenges) <= set(door.pages)
-    assert {"p0", f"p{3 * web_auth.MOST_PAGES - 1}"} <= set(door.pages), "who is there stays, and so does who came last"
+    assert {"p0", f"p{3 * web_auth.MAX_PAGES - 1}"} <= set(door.pages), "who is there stays, and so does who came last"
 
 
 class Walk:
@@ -190,7 +190,7 @@ class Walk:
         self.chance.choice((self.mint, *often, *often, self.leave, self.hello, self.wait, self.restart))()
 
     def mint(self) -> None:
-        if len(self.minted) < web_auth.MOST_CODES:
+        if len(self.minted) < web_auth.MAX_CODES:
             code = self.new("code")
             self.minted[code] = self.now
             self.door = web_auth.mint(self.door, digest(code), (), self.now)

@@ -1,6 +1,6 @@
 """How often one reader is written to: at once when paced, in pieces when not, less often under load."""
 
-from holdfast.server.streams.event_stream import LONGEST_WAIT, SHORTEST_WAIT, WritePace
+from holdfast.server.streams.event_stream import MAX_WAIT, MIN_WAIT, WritePace
 
 
 def test_a_paced_stream_never_waits() -> None:
@@ -11,7 +11,7 @@ def test_a_paced_stream_never_waits() -> None:
 def test_a_few_writes_go_out_at_once_and_the_next_ones_wait() -> None:
     pace = WritePace(0.0)
     waits = [pace.wait(0.0) for _ in range(17)]
-    assert waits == [0.0] * 16 + [SHORTEST_WAIT]
+    assert waits == [0.0] * 16 + [MIN_WAIT]
 
 
 def test_a_burst_is_written_in_pieces() -> None:
@@ -23,7 +23,7 @@ def test_a_burst_is_written_in_pieces() -> None:
             now += seconds
             pace.waited(now)
         writes += 1
-    assert writes < 2.2 / SHORTEST_WAIT
+    assert writes < 2.2 / MIN_WAIT
 
 
 def test_the_wait_grows_while_the_loop_is_late_and_shrinks_when_it_is_not() -> None:
@@ -39,10 +39,10 @@ def test_the_wait_grows_while_the_loop_is_late_and_shrinks_when_it_is_not() -> N
 
     grown = [waited(2.0) for _ in range(8)]
     assert grown == sorted(grown)
-    assert grown[-1] == LONGEST_WAIT
+    assert grown[-1] == MAX_WAIT
     shrunk = [waited(0.0) for _ in range(8)]
     assert shrunk == sorted(shrunk, reverse=True)
-    assert shrunk[-1] == SHORTEST_WAIT
+    assert shrunk[-1] == MIN_WAIT
 
 
 def test_those_who_wait_wait_for_the_same_moment() -> None:

@@ -83,7 +83,7 @@ async def test_an_image_counts_as_read_like_a_text(root: Path) -> None:
 async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that a model gives does not make the server hold all of a file that is too large to be held."""
     (root / "f").write_text("".join(f"{number:05}\n" for number in range(1, 101)))
-    monkeypatch.setattr(view, "_WHOLE", 60)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 60)
     call = await caller(root)
     shown = (await call.text("view", file_path="f", limit=1_000)).split("\n")
     assert shown == [
@@ -113,7 +113,7 @@ async def test_only_directories_outside_may_be_read_without_asking(root: Path) -
 
 def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is bounded as a whole; where it gets too long there are only names."""
-    monkeypatch.setattr(agent, "_LONGEST_LIST", 60)
+    monkeypatch.setattr(agent, "_MAX_LIST_LENGTH", 60)
     offered = [("a", "x" * 40), ("b", "x" * 40), ("c", "y" * 20), ("d", " z\n z ")]
     tool = Agent(lambda: offered)
     assert tool.spec.description.splitlines()[-4:] == [f"- a: {'x' * 40}", "- b", "- c", "- d: z z"]

@@ -90,7 +90,7 @@ async def check_questions(root: Path) -> None:
 
 async def test_questions_have_limits(root: Path) -> None:
     await check_questions(root)
-    checked = [question._check, question._wrong_with, question._wrong_with_choices]
+    checked = [question._check, question._question_problem, question._choices_problem]
     await assert_async_clauses_decide(checked, lambda: check_questions(root))
 
 
@@ -155,7 +155,7 @@ async def test_a_plan_has_a_limit(root: Path) -> None:
 
 
 async def test_plans_of_few_sessions_are_remembered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(todos, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(todos, "_MAX_CACHED", 2)
     call = await caller(root)
     for session in ("s1", "s2", "s1", "s3"):
         call.session_id = SessionId(session)
@@ -190,7 +190,7 @@ async def test_the_end_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -
     # Only whole lines of the last part.
     log.write_text("first\nsecond\nthird\n")
     for most, expected in ((19, "first\nsecond\nthird"), (18, "second\nthird"), (7, "third")):
-        monkeypatch.setattr(logs, "_MOST_BYTES", most)
+        monkeypatch.setattr(logs, "_MAX_BYTES", most)
         assert await call.text("holdfast_logs") == expected, most
     log.unlink()
     log.mkdir()
@@ -346,7 +346,7 @@ async def test_pictures(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         call.takes_images = False
     assert len(call.operations) == len(PICTURES)
     call.takes_images = True
-    monkeypatch.setattr(view, "_MOST_BYTES", 8)
+    monkeypatch.setattr(view, "_MAX_BYTES", 8)
     assert "at most 8 are taken" in await call.text("view", file_path="a.PNG")
 
 
@@ -355,7 +355,7 @@ class Skill:
 
 
 async def test_a_skill_is_shown_whole_and_by_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_MOST_BYTES", 1_000)
+    monkeypatch.setattr(view, "_MAX_BYTES", 1_000)
     path = root / "SKILL.md"
     path.write_text("".join(f"line {number}\n" for number in range(1, 301)))
     call = await caller(root, ToolNeeds(skill_at=lambda place: Skill() if place == str(path) else None))
@@ -374,12 +374,12 @@ async def test_how_much_of_a_file_is_shown(root: Path, monkeypatch: pytest.Monke
     (root / "f").write_text("ab\ncé\n")
     call = await caller(root)
     for most, is_shown in ((7, True), (6, False)):
-        monkeypatch.setattr(view, "_MOST_BYTES", most)
+        monkeypatch.setattr(view, "_MAX_BYTES", most)
         assert (await call.text("view", file_path="f")).startswith("<file>") is is_shown
         assert (await call.text("view", file_path="f", limit=1)).startswith("<file>")
     assert len(call.operations) == 4, "also what is refused was read"
     monkeypatch.undo()
-    monkeypatch.setattr(view, "_LONGEST_LINE", 4)
+    monkeypatch.setattr(view, "_MAX_LINE_LENGTH", 4)
     (root / "g").write_text("abcd\nabcde\néé\néép\naéé\n")
     assert (await call.text("view", file_path="g")).split("\n")[1:6] == [
         "     1|abcd", "     2|abcd...", "     3|éé", "     4|éé...", "     5|aé...",
@@ -396,15 +396,15 @@ async def test_a_file_that_is_too_large_to_be_held(root: Path, monkeypatch: pyte
 
     whole = await shown()
     size = (root / "f").stat().st_size
-    monkeypatch.setattr(view, "_WHOLE", size)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size)
     assert await shown() == whole
     assert call.operations[-1].mark.digest  # type: ignore[union-attr]
-    monkeypatch.setattr(view, "_WHOLE", size - 1)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size - 1)
     assert await shown() == [*whole, "(the file goes on)"]
     assert not call.operations[-1].mark.digest, "nobody has seen all of it"  # type: ignore[union-attr]
     assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file goes on)"]
     assert await shown(offset=6) == ["(the file ends before this)"]
-    monkeypatch.setattr(view, "_WHOLE", 8)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 8)
     assert "A line of f has 8 bytes" in await call.text("view", file_path="f")
 
 
@@ -435,10 +435,10 @@ async def test_how_much_of_a_tree_is_shown(root: Path, monkeypatch: pytest.Monke
         found, is_cut, _ = await shown()
         assert (found, is_cut) == (most, most < 5)
     limits["max_items"] = 0
-    monkeypatch.setattr(ls, "_MOST", 2)
+    monkeypatch.setattr(ls, "_MAX_ITEMS", 2)
     assert (await shown())[:2] == (2, True)
     (root / ".git").rmdir()
-    monkeypatch.setattr(ls, "_MOST_ELSEWHERE", 1)
+    monkeypatch.setattr(ls, "_MAX_ITEMS_ELSEWHERE", 1)
     assert (await shown())[:2] == (1, True)
 
 

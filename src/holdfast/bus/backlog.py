@@ -34,7 +34,7 @@ WholeParts: TypeAlias = Callable[[], Iterable[Frame]]
 _ENVELOPE = 160
 """Approximate size of a delta without its text, in bytes."""
 
-_FEW = 4
+_MERGE_THRESHOLD = 4
 """Up to this many frames are returned without merging: a reader that takes so few keeps up."""
 
 _by_index = attrgetter("index")
@@ -195,7 +195,7 @@ class Reader:
         while True:
             frames = self._step(limit, whole)
             if frames:
-                return merge_deltas(frames) if merge and len(frames) > _FEW else frames
+                return merge_deltas(frames) if merge and len(frames) > _MERGE_THRESHOLD else frames
             if self._kept == self._backlog.kept.end and self._growth == self._backlog.growth.end:
                 return frames
 

@@ -38,7 +38,7 @@ __all__ = ["Bus", "EventLog", "OpenParts", "Subscription"]
 OpenParts = Callable[[], Iterable[MessagePart]]
 """Returns the parts that currently grow, with at least the text of every published delta."""
 
-_AT_ONCE = 512
+_BATCH_SIZE = 512
 """Default number of frames returned by one `take`, and the page size of a replay."""
 
 
@@ -167,7 +167,7 @@ class Subscription:
         """The last number this reader has: a new subscription since it receives exactly the rest."""
         return self._reader.cursor
 
-    async def take(self, limit: int = _AT_ONCE) -> list[Frame]:
+    async def take(self, limit: int = _BATCH_SIZE) -> list[Frame]:
         """Return the next frames, at least one, and wait for them; an empty list when the subscription has ended.
 
         Returns about `limit` frames; open parts are added to them. Raises `ReaderCut` when the reader was too slow, and

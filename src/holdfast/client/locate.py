@@ -52,7 +52,7 @@ __all__ = [
 
 # Server process: started detached, with its own log.
 
-_ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_OTHER_DIRECTORY_HINT = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
 _MAX_LOG_TAIL = 16 * 1024
 
@@ -64,7 +64,7 @@ def prepare(data_dir: str, log: str) -> None:
             os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise StartFailed(f"The data directory {data_dir} cannot be used: {why}. {_ELSEWHERE}") from None
+        raise StartFailed(f"The data directory {data_dir} cannot be used: {why}. {_OTHER_DIRECTORY_HINT}") from None
 
 
 def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def last_lines(log: str, begin: int) -> str:
     except OSError:
         lines, is_full = [], False
     if not lines and is_full:
-        return f" The disk of {log} is full: free some space. {_ELSEWHERE}"
+        return f" The disk of {log} is full: free some space. {_OTHER_DIRECTORY_HINT}"
     if not lines:
         return f" It printed no message, and {log} has none."
     return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
@@ -128,7 +128,7 @@ _BLOCKED = "A server that does not answer is in the way; it may be leaving. Try 
 EXIT_ADDRESS_IN_USE = 75
 """Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 
-_BETWEEN_TRIES = 0.005
+_RETRY_INTERVAL = 0.005
 _BETWEEN_STARTS = 0.1
 _START_TIMEOUT = 10.0
 
@@ -459,7 +459,7 @@ def _connect_if_ready(where: ServerLocation, deadline: float) -> SyncClient | No
         return None
 
 
-def _pause(deadline: float, seconds: float = _BETWEEN_TRIES) -> bool:
+def _pause(deadline: float, seconds: float = _RETRY_INTERVAL) -> bool:
     """Wait briefly between two attempts, as there is no event to wait for. Returns False after the deadline."""
     if time.monotonic() >= deadline:
         return False

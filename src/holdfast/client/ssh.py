@@ -28,7 +28,9 @@ __all__ = ["SshForward", "Target", "parse_target"]
 _CONNECT_TIMEOUT = 60.0
 """Time limit in seconds. The user may have to type a password."""
 _MAX_OUTPUT = 64 * 1024
-_THERE = 'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
+_REMOTE_COMMAND = (
+    'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
+)
 _NOT_FOUND = 127
 _UNREACHABLE = 255
 
@@ -88,7 +90,7 @@ class SshForward:
         secure_directory(os.path.dirname(self.path))
         _remove_dead_sockets(os.path.dirname(self.path))
         options = ["-T", "-M", "-S", self._control, "-o", "ServerAliveInterval=15", "-o", "ControlPersist=no"]
-        command = [*self._ssh, *options, *self._port_options(), "--", self._target.name, _THERE]
+        command = [*self._ssh, *options, *self._port_options(), "--", self._target.name, _REMOTE_COMMAND]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -16,12 +16,12 @@ from holdfast.client.request import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.http11.sse import SseReader
 
-__all__ = ["QUIET_SECONDS", "EventStream"]
+__all__ = ["SILENCE_TIMEOUT", "EventStream"]
 
-QUIET_SECONDS = 45.0
+SILENCE_TIMEOUT = 45.0
 """The server sends a heartbeat every 15 s. A connection without data for three times that is considered dead."""
 
-_NEVER_RIGHT = frozenset({400, 401, 403, 405})
+_PERMANENT_STATUSES = frozenset({400, 401, 403, 405})
 """Statuses for which a retry is useless; the error is raised."""
 
 
@@ -34,7 +34,7 @@ class EventStream:
         *,
         since: int,
         backoff: Backoff,
-        quiet_seconds: float = QUIET_SECONDS,
+        quiet_seconds: float = SILENCE_TIMEOUT,
     ) -> None:
         self._connect = connect
         self._follower = CursorFilter(since)
@@ -100,7 +100,7 @@ class EventStream:
                 self.is_gone = True
                 self._closed.set()
                 return
-            if problem.status in _NEVER_RIGHT:
+            if problem.status in _PERMANENT_STATUSES:
                 raise
             self.trouble = problem
         except ClientError as error:

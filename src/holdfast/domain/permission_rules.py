@@ -228,7 +228,7 @@ _SCOPE = re.compile(
 _SHELL = "bash"
 _WITHOUT_PATTERN = TOOLS_WITHOUT_REQUESTS | {"list_mcp_resources", "read_mcp_resource"}
 _FETCHING = frozenset({"fetch", "agentic_fetch"})
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 _FORMS = "write `tool`, `tool:action` or `tool(pattern)`; for a command `bash(command *)`."
 _BROAD: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
 """Claude Code's rules for these cover every tool that edits or reads files; a rule here that forbids does as well."""
@@ -323,8 +323,8 @@ class _Reader:
         tool = "mcp_" + re.sub(r"[^\w*?-]|[^\x00-\x7f]", "_", tool[len("mcp_") :])
         if not MCP_FORM.fullmatch(tool):
             raise self.bad("a tool of an MCP server is written mcp_<server>_<tool>, all of them mcp_<server>_*.")
-        if len(tool) > _LONGEST_NAME:
-            raise self.bad(f"the name of a tool has at most {_LONGEST_NAME} characters.")
+        if len(tool) > _MAX_NAME_LENGTH:
+            raise self.bad(f"the name of a tool has at most {_MAX_NAME_LENGTH} characters.")
         return tool
 
     def _check_pattern_place(self, name: str, tool: str, actions: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ _PAIR_OR_HALF = re.compile(
 _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,4}|[^u]|\Z)", re.DOTALL)
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB]")
-_LONGEST = 12
+_PAIR_LENGTH = 12
 _REPLACEMENT = rb"\ufffd"
 
 
@@ -48,7 +48,7 @@ class SurrogateReplacer:
             data, self._held = self._held + data, b""
         if b"\\" not in data:
             return data
-        if b"\\" in data[-_LONGEST:]:
+        if b"\\" in data[-_PAIR_LENGTH:]:
             place = _complete(data)
             data, self._held = data[:place], data[place:]
         return _replace(data)

@@ -151,7 +151,7 @@ VERSION_ONLY = names(
 (go, cargo), and those that are often scripts in the project's own directory, which can be changed (pip, cmake).
 """
 
-_WORDS_ONLY = (
+_TEXT_PROGRAMS = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
 )
 
@@ -413,7 +413,7 @@ def _is_plain_find(arguments: ParsedArguments) -> bool:
 
 
 _TABLE: Mapping[str, ReadonlyUse] = {
-    **dict.fromkeys(_WORDS_ONLY.split(), ReadonlyUse(takes_paths=False, takes_anything=True)),
+    **dict.fromkeys(_TEXT_PROGRAMS.split(), ReadonlyUse(takes_paths=False, takes_anything=True)),
     **_READERS,
     "numfmt": ReadonlyUse(
         Options("z", "d", names("grouping header"), names("to from suffix field padding format delimiter round")),

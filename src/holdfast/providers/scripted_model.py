@@ -218,7 +218,7 @@ TOUR = ModelInfo(
     can_reason=True,
     is_scripted=True,
 )
-_MOST_WORDS = 100_000
+_MAX_WORDS = 100_000
 _NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
 _TOOL = re.compile(r"\btool=(\w+)\s*")
 _HELLO = (
@@ -226,7 +226,7 @@ _HELLO = (
     "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
     "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
 )
-_ASKED = Call(
+_APPROVAL_CALL = Call(
     "write",
     '{"file_path": "holdfast-tour.txt", "content": "The scripted tour of Holdfast wrote this. Delete it freely.\\n"}',
 )
@@ -294,7 +294,7 @@ def _step(request: ModelRequest, prompt: str, words: int) -> Step:
     elif called < len(calls):
         acts.append(calls[called])
     elif words:
-        acts.append(Say(" ".join(f"word{number}" for number in range(1, min(words, _MOST_WORDS) + 1))))
+        acts.append(Say(" ".join(f"word{number}" for number in range(1, min(words, _MAX_WORDS) + 1))))
     else:
         acts.append(Say(_HELLO))
     return Step(tuple(acts), usage)
@@ -335,13 +335,13 @@ def _tour_step(taken: int) -> tuple[Act, ...]:
                 Call("ls"),
             )
         case 1:
-            return (Say("Now I want to write a file called holdfast-tour.txt. You are asked first."), _ASKED)
+            return (Say("Now I want to write a file called holdfast-tour.txt. You are asked first."), _APPROVAL_CALL)
         case _:
             return (Say(_END),)
 
 
 def _ask(taken: int) -> tuple[Act, ...]:
-    return (Say("May I?"), _ASKED) if taken == 0 else (Say("Thank you. That was all."),)
+    return (Say("May I?"), _APPROVAL_CALL) if taken == 0 else (Say("Thank you. That was all."),)
 
 
 _SHOWS = {"tour": _tour_step, "ask": _ask}

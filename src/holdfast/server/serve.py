@@ -30,10 +30,10 @@ from holdfast.server.telemetry.observers import Observers, own_options
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.workspace.process.guard_system import deny_tracing, return_freed_memory
 
-__all__ = ["LAST_WORDS_SECONDS", "ServerOptions", "run_server", "serve"]
+__all__ = ["RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
 
-LAST_WORDS_SECONDS = 0.5
+RESPONSE_GRACE = 0.5
 """Seconds that clients get to read the end of their responses during shutdown."""
 
 _log = logging.getLogger("holdfast.server")
@@ -85,7 +85,7 @@ async def run_server(
         try:
             await manager.close()
         finally:
-            await server.stop(LAST_WORDS_SECONDS)
+            await server.stop(RESPONSE_GRACE)
             opening.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)

@@ -13,7 +13,7 @@ from holdfast.tools.base import BaseTool
 
 __all__ = ["Agent", "AgentArguments"]
 
-_LONGEST_LIST = 8_000
+_MAX_LIST_LENGTH = 8_000
 
 
 class AgentArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ def _agent_list(agents: Sequence[tuple[str, str]]) -> str:
     if not agents:
         return ""
     lines = ["", "", "With `agent` you send one of these, which has its own instructions, tools and model:"]
-    room = _LONGEST_LIST
+    room = _MAX_LIST_LENGTH
     for name, description in agents:
         line = f"- {name}: {' '.join(description.split())}"
         lines.append(line if len(line) <= room else f"- {name}")

@@ -20,8 +20,8 @@ from holdfast.workspace.web_client import WebClient, WebResponse, parse_target
 __all__ = ["Download", "DownloadArguments"]
 
 _SECONDS = 300
-_MOST_SECONDS = 600
-_MOST_BYTES = 512 * 1024 * 1024
+_MAX_SECONDS = 600
+_MAX_BYTES = 512 * 1024 * 1024
 _BUFFER = 1 << 20
 _PAUSE = 1.0
 
@@ -40,7 +40,7 @@ class Download(BaseTool[DownloadArguments]):
     name = "download"
     arguments = DownloadArguments
 
-    def __init__(self, web: WebClient | None = None, most: Callable[[], int] = lambda: _MOST_BYTES) -> None:
+    def __init__(self, web: WebClient | None = None, most: Callable[[], int] = lambda: _MAX_BYTES) -> None:
         super().__init__()
         self._web = web or WebClient()
         self._most = most
@@ -50,7 +50,7 @@ class Download(BaseTool[DownloadArguments]):
         location = await resolve_location(context, arguments.file_path)
         if await asyncio.to_thread(status_of, location) is not None:
             raise ToolError(f"{location.name} exists already. Choose another name, or remove it first.")
-        seconds = whole_seconds(arguments.timeout, _SECONDS, _MOST_SECONDS)
+        seconds = whole_seconds(arguments.timeout, _SECONDS, _MAX_SECONDS)
         params: dict[str, object] = {"url": target.url, "file_path": location.path, "timeout": seconds}
         ask = permit_web(context, self.name, "download", location.path, params)
         await ask(target)

@@ -18,7 +18,7 @@ from holdfast.workspace.files.text_edit import EditResult, replace_text
 __all__ = ["Edit", "EditArguments", "EditPiece", "Multiedit", "MultieditArguments", "current_or_new"]
 
 
-_MOST_SHOWN = 3_000
+_MAX_SHOWN = 3_000
 
 
 class EditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class Edit(BaseTool[EditArguments]):
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
         lines = [f"{what} {now.location.name} ({difference.counts})."]
         if edited.note:
-            lines += [edited.note, difference.text[:_MOST_SHOWN]]
+            lines += [edited.note, difference.text[:_MAX_SHOWN]]
         lines += filter(None, [await self._remark(now.location.path)])
         return ToolOutcome("\n".join(lines), details)
 

@@ -22,9 +22,9 @@ from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["Listing", "Ls", "LsArguments"]
 
-_MOST = 1_000
-_MOST_ELSEWHERE = 100
-_DEPTH_ELSEWHERE = 2
+_MAX_ITEMS = 1_000
+_MAX_ITEMS_ELSEWHERE = 100
+_MAX_DEPTH_ELSEWHERE = 2
 
 
 class LsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,8 +141,8 @@ class Ls(BaseTool[LsArguments]):
     def _list_directory(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
         is_repository = repository_of(location.path) is not None
-        most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
-        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _DEPTH_ELSEWHERE)
+        most = limits.get("max_items") or (_MAX_ITEMS if is_repository else _MAX_ITEMS_ELSEWHERE)
+        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _MAX_DEPTH_ELSEWHERE)
         ignore = IgnoreRules(location.path, extra=arguments.ignore)
         try:
             handle = open_directory(location.path)

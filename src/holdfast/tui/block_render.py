@@ -108,7 +108,7 @@ class MarkdownAnswer(Markdown):
 
 # Status lines. Pure.
 
-_LONGEST = 60
+_MAX_LABEL = 60
 _FAR = 200
 """Maximum number of characters of an argument that are examined."""
 _LETTERS = 4
@@ -188,8 +188,8 @@ def _render_call(call: ToolCall) -> str:
     asked = decode_object(call.input)
     found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
     words = " ".join(found[:_FAR].split())
-    if len(words) > _LONGEST:
-        words = f"{words[: _LONGEST - 1].rstrip()}…"
+    if len(words) > _MAX_LABEL:
+        words = f"{words[: _MAX_LABEL - 1].rstrip()}…"
     return f"{call.name}: {words}" if words else call.name
 
 

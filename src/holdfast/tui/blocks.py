@@ -254,7 +254,7 @@ def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
 LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
 OutputLine: TypeAlias = tuple[LineKind, str]
 
-_MOST_LINES = 2_000
+_MAX_LINES = 2_000
 
 
 def decode_object(text: str) -> dict[str, Any]:
@@ -309,9 +309,9 @@ def _progress(facts: Mapping[str, Any]) -> str:
 def output_lines(card: ToolBlock) -> list[OutputLine]:
     """Return the lines below the headline, up to a limit."""
     if card.state == "failed":
-        return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
+        return [("error", line) for line in islice(_lines(card.content), _MAX_LINES)]
     draw = _BODIES.get(card.name, _plain_lines)
-    return list(islice(draw(card), _MOST_LINES))
+    return list(islice(draw(card), _MAX_LINES))
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -339,14 +339,14 @@ def change_lines(card: ToolBlock) -> list[DiffLine]:
     facts = decode_object(card.metadata)
     diff, old, new = facts.get("diff"), facts.get("old_content"), facts.get("new_content")
     if isinstance(diff, str):
-        return parse_unified_diff(diff)[:_MOST_LINES]
+        return parse_unified_diff(diff)[:_MAX_LINES]
     if isinstance(new, str):
-        return diff_lines(old if isinstance(old, str) else "", new)[:_MOST_LINES]
+        return diff_lines(old if isinstance(old, str) else "", new)[:_MAX_LINES]
     asked = decode_object(card.input)
     if isinstance(asked.get("content"), str):
-        return diff_lines("", asked["content"])[:_MOST_LINES]
+        return diff_lines("", asked["content"])[:_MAX_LINES]
     if isinstance(asked.get("new_string"), str):
-        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
+        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MAX_LINES]
     return []
 
 
@@ -361,7 +361,7 @@ def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
         yield from (("asked", str(item["question"])) for item in questions if item.get("question"))
     labels: dict[str, str] = {}
     for line in _lines(card.content):
-        if asked := _ASKED.match(line):
+        if asked := _QUESTION_LINE.match(line):
             labels = _labels(questions[int(asked[1]) - 1]) if 0 < int(asked[1]) <= len(questions) else {}
             yield "asked", asked[2]
         elif line.startswith(_SELECTED):
@@ -372,7 +372,7 @@ def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
             yield "plain", f"→ {_ANSWERED.sub('', line)}"
 
 
-_ASKED = re.compile(r"Q(\d{1,3}): (.*)")
+_QUESTION_LINE = re.compile(r"Q(\d{1,3}): (.*)")
 _ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
 _SELECTED = "User selected: "
 _SKIPPED = "User skipped this question"

@@ -20,18 +20,18 @@ __all__ = ["SPLIT_WIDTH", "DiffView", "HighlightedLine", "highlight_lines"]
 HighlightedLine: TypeAlias = tuple[tuple[str, Style], ...]
 """The pieces of one line, each with its colour and no other style."""
 
-_MOST_LINES = 600
-_LONGEST = 400
+_MAX_LINES = 600
+_MAX_HIGHLIGHTED = 400
 """Longer lines are usually generated, and slow to highlight."""
 
 
 def highlight_lines(lines: Sequence[str], name: str, theme: str) -> list[HighlightedLine] | None:
     """Highlight the lines of a file, up to a limit; None if its language is unknown."""
     lexer = _lexer(name)
-    if lexer is None or any(len(line) > _LONGEST for line in lines):
+    if lexer is None or any(len(line) > _MAX_HIGHLIGHTED for line in lines):
         return None
     found = Syntax.get_theme(theme)
-    return list(_highlight_lines(lexer, "\n".join(lines[:_MOST_LINES]), found))
+    return list(_highlight_lines(lexer, "\n".join(lines[:_MAX_LINES]), found))
 
 
 def _highlight_lines(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[HighlightedLine]:  # noqa: ANN401 - of a library without types

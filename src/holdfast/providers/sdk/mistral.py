@@ -28,7 +28,7 @@ from holdfast.providers.provider_connection import ModelAccess
 
 __all__ = ["build", "refine"]
 
-_OWN_ID = re.compile("[a-zA-Z0-9]{9}")
+_MISTRAL_ID = re.compile("[a-zA-Z0-9]{9}")
 _NO_ID = "null"
 """Value of the SDK for a call without an id."""
 
@@ -129,7 +129,7 @@ def _signatures(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
 
 def _to_mistral_id(id: str) -> str:
     """Convert a call id to Mistral's format; a conversation may have begun with another provider."""
-    return id if _OWN_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+    return id if _MISTRAL_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
 def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> MistralModel:

@@ -232,7 +232,7 @@ def _count(number: int, word: str) -> str:
 
 # Health checks of user extensions in files: skills, hooks, commands, agents.
 
-_MEND = "Mend the file; until then it is left out."
+_CORRECT_FILE = "Mend the file; until then it is left out."
 _TRUST = "Look at it, then: holdfast trust."
 
 
@@ -318,7 +318,9 @@ def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
     return Problem("warning", agent.path, agent.tools_line, "tools", text)
 
 
-def _area_findings(area: str, count: int, problems: Iterable[Problem], todo: str = _MEND) -> tuple[Finding, ...]:
+def _area_findings(
+    area: str, count: int, problems: Iterable[Problem], todo: str = _CORRECT_FILE
+) -> tuple[Finding, ...]:
     """Return the problems; without problems a summary with the count; nothing if there are no items."""
     found = tuple(
         Finding(

@@ -11,7 +11,7 @@ from holdfast.server.routes import prompts, sessions, system, workspaces
 __all__ = ["HANDLERS"]
 
 _FIRST = (prompts, sessions, system, workspaces)
-_OTHERS = (
+_OTHER_MODULES = (
     "routes.approvals",
     "routes.commands",
     "routes.configuration",
@@ -33,7 +33,7 @@ class _Handlers(Mapping[str, Handler]):
 
     def __getitem__(self, name: str) -> Handler:
         if name not in self._known:
-            self._add_modules(import_module(f"holdfast.server.{module}") for module in _OTHERS)
+            self._add_modules(import_module(f"holdfast.server.{module}") for module in _OTHER_MODULES)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -36,7 +36,7 @@ __all__ = [
     "mcp_states",
 ]
 
-_PATIENCE = 15.0
+_START_TIMEOUT = 15.0
 """Seconds for which the health check waits for servers that are starting."""
 
 
@@ -147,7 +147,7 @@ async def mcp_docker_disable(_: Request) -> None:
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
     servers = _servers(handle)
-    await servers.wait_attempts(_PATIENCE)
+    await servers.wait_attempts(_START_TIMEOUT)
     states = servers.states()
     found = [finding for info in states.values() if (finding := _finding(handle, info)) is not None]
     if found or not states:

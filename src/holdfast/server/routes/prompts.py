@@ -148,12 +148,12 @@ async def _end_of(run: RunId, subscription: Subscription) -> RunComplete | None:
 
 # Handlers for runs.
 
-_MOST = 1_000
+_MAX_RUNS = 1_000
 
 
 async def list_runs(request: Request) -> list[Run]:
     """Return runs, newest first. `limit` counts the returned runs, after the filter by state."""
-    limit = min(request.number("limit", 50), _MOST)
+    limit = min(request.number("limit", 50), _MAX_RUNS)
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     before, state = request.number("before", 0), request.query.get("state")
     ledger = request.ledger

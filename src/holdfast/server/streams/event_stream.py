@@ -20,35 +20,35 @@ from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
 from holdfast.tasks import TaskOwner
 
 __all__ = [
+    "CRUSH_WRITE_TIMEOUT",
     "HEARTBEAT_SECONDS",
-    "LONGEST_WAIT",
-    "SHORTEST_WAIT",
-    "WHOLE_WRITE_SECONDS",
+    "MAX_WAIT",
+    "MIN_WAIT",
     "WRITE_SECONDS",
     "WritePace",
     "stream",
 ]
 
 
-SHORTEST_WAIT = 0.002
-LONGEST_WAIT = 0.008
-_AT_ONCE = 16.0
-_LATE = 0.5
+MIN_WAIT = 0.002
+MAX_WAIT = 0.008
+_MAX_CREDIT = 16.0
+_LATE_SHARE = 0.5
 
 
 class WritePace:
     """Rate of one subscriber. Call `wait` before every write, and `waited` after the delay."""
 
     def __init__(self, now: float) -> None:
-        self._credit = _AT_ONCE
+        self._credit = _MAX_CREDIT
         self._seen = now
-        self.pause = SHORTEST_WAIT
+        self.pause = MIN_WAIT
         """Current minimum interval between writes."""
         self._due = now
 
     def wait(self, now: float) -> float:
         """Return the delay before the next write in seconds; 0 for none."""
-        self._credit = min(_AT_ONCE, self._credit + (now - self._seen) / self.pause)
+        self._credit = min(_MAX_CREDIT, self._credit + (now - self._seen) / self.pause)
         self._seen = now
         if self._credit >= 1:
             self._credit -= 1
@@ -62,17 +62,17 @@ class WritePace:
 
     def waited(self, now: float) -> None:
         """Record the end of a delay. One that took much longer than requested indicates load."""
-        if now - self._due > self.pause * _LATE:
-            self.pause = min(LONGEST_WAIT, self.pause * 2)
+        if now - self._due > self.pause * _LATE_SHARE:
+            self.pause = min(MAX_WAIT, self.pause * 2)
         else:
-            self.pause = max(SHORTEST_WAIT, self.pause / 2)
+            self.pause = max(MIN_WAIT, self.pause / 2)
         self._seen = now
         self._credit = 0.0
 
 
 HEARTBEAT_SECONDS = 15.0
 WRITE_SECONDS = 30.0
-WHOLE_WRITE_SECONDS = 60.0
+CRUSH_WRITE_TIMEOUT = 60.0
 """Maximum duration of a write before its subscriber counts as stalled; longer for one that cannot resume."""
 
 _log = logging.getLogger("holdfast.server")
@@ -195,7 +195,7 @@ async def _send_all(
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send, exchange, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
+    writer = _Writer(send, exchange, CRUSH_WRITE_TIMEOUT if is_whole else WRITE_SECONDS)
     # Send the headers at once; a quiet workspace would otherwise delay them.
     await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
     try:

@@ -8,10 +8,10 @@ from holdfast.http11.sse import frame
 
 __all__ = ["FrameCache"]
 
-_FEW = 4
+_MERGE_THRESHOLD = 4
 """Up to this many frames are sent unmerged: a subscriber that takes so few keeps up."""
 
-_KEPT = 8
+_CACHE_SIZE = 8
 
 
 class FrameCache:
@@ -28,7 +28,7 @@ class FrameCache:
 
     def join(self, frames: Sequence[Frame]) -> bytes:
         """Return the frames as bytes, merged if there are many."""
-        if len(frames) <= _FEW:
+        if len(frames) <= _MERGE_THRESHOLD:
             return b"".join([frame(item.body, item.number) for item in frames])
         first, last = frames[0].index, frames[-1].index
         if not first or last - first + 1 != len(frames):
@@ -37,7 +37,7 @@ class FrameCache:
         data = self._made.get((first, last))
         if data is None:
             data = self._made[first, last] = _encode_frames(frames)
-            if len(self._made) > _KEPT:
+            if len(self._made) > _CACHE_SIZE:
                 del self._made[next(iter(self._made))]
         return data
 

@@ -28,7 +28,7 @@ __all__ = ["Family", "Metrics", "ServerMetrics", "render"]
 # Prometheus counters, derived from events. Pure.
 
 _BOUNDS = (1, 5, 15, 60, 300, 900, 3600)
-_KEPT = 10_000
+_MAX_SESSIONS = 10_000
 """Number of sessions whose cost is remembered, so that only increases are counted."""
 
 Labels = tuple[tuple[str, str], ...]
@@ -123,7 +123,7 @@ class Metrics:
         known = 0.0 if is_new else self._costs.pop(session, cost)
         self._cost += max(0.0, cost - known)
         self._costs[session] = cost
-        while len(self._costs) > _KEPT:
+        while len(self._costs) > _MAX_SESSIONS:
             del self._costs[next(iter(self._costs))]
 
     def families(self) -> list[Family]:

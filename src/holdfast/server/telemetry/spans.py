@@ -169,7 +169,7 @@ def _close_span(span: Span, now: float, error: str = "") -> Span:
 
 MISSING = f"OpenTelemetry is not installed: {install_command('otel')}. Until then no spans are sent."
 _FAREWELL = 5.0
-_MOST = 10_000
+_MAX_QUEUED = 10_000
 _log = logging.getLogger("holdfast.server")
 
 
@@ -187,7 +187,7 @@ class Telemetry:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._spans = Spans()
-        self._ended: queue.Queue[Span | None] = queue.Queue(_MOST)
+        self._ended: queue.Queue[Span | None] = queue.Queue(_MAX_QUEUED)
         self.trouble = ""
         """Reason why no spans are sent."""
         self._thread = threading.Thread(target=self._send, name="holdfast-telemetry", daemon=True)

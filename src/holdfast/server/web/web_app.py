@@ -50,7 +50,7 @@ POLICY = (
 )
 """Only resources of this server are executed, shown or requested; text is never parsed as HTML."""
 
-_SAFE = (
+_SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -62,8 +62,8 @@ _KINDS = {
     ".woff2": b"font/woff2", ".webmanifest": b"application/manifest+json", ".json": b"application/json",
     ".txt": b"text/plain; charset=utf-8",
 }  # fmt: skip
-_SMALLEST_PACKED = 1024
-_UNASKED = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
+_MIN_COMPRESSED = 1024
+_PUBLIC_PATHS = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
 """Requests of a page that has no token yet."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
@@ -91,7 +91,7 @@ def _list_files(place: Path) -> Iterator[Path]:
 
 def _file(path: Path) -> StaticFile:
     body = path.read_bytes()
-    headers = [(b"content-type", _KINDS[path.suffix]), *_SAFE]
+    headers = [(b"content-type", _KINDS[path.suffix]), *_SECURITY_HEADERS]
     if path.suffix == ".html":
         headers += [(b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store")]
     elif path.parent.name == "assets":
@@ -99,7 +99,7 @@ def _file(path: Path) -> StaticFile:
         headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
     else:
         headers.append((b"cache-control", b"no-cache"))
-    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _SMALLEST_PACKED else None
+    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _MIN_COMPRESSED else None
     return StaticFile(tuple(headers), body, packed)
 
 
@@ -134,7 +134,7 @@ class WebApp:
         file = self._files.get(path) if is_read else None
         if file is not None:
             await _send_file(send, file, headers)
-        elif path in _UNASKED and scope["method"] == "POST":
+        elif path in _PUBLIC_PATHS and scope["method"] == "POST":
             # Other users of the machine can read a link on the command line of a browser.
             if may_be_our_own(scope["client"], self.port):
                 await self._application(scope, receive, send)
@@ -188,7 +188,7 @@ async def _send_file(send: Send, file: StaticFile, asked: Mapping[bytes, bytes])
 
 
 async def _send_error(send: Send, status: int, sentence: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SAFE]
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SECURITY_HEADERS]
     await _send(send, status, headers, b'{"message":"' + sentence + b'"}\n')
 
 

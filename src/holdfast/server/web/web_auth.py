@@ -10,7 +10,7 @@ The rules, which are also the tests:
     challenge, once, for `CHALLENGE_SECONDS`, and a new token for the correct proof. The server has first proved that
     it has the key, too: another process that uses its port in the meantime learns nothing of use.
 5.  A proof is valid for one port: a challenge that was fetched from another port is of no use here.
-6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest is removed first.
+6.  There are never more than `MAX_CODES`, `MAX_PAGES` and, for each page, one challenge. The oldest is removed first.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from msgspec.structs import replace
 __all__ = [
     "CHALLENGE_SECONDS",
     "CODE_SECONDS",
-    "MOST_CODES",
-    "MOST_PAGES",
+    "MAX_CODES",
+    "MAX_PAGES",
     "PAGE_SECONDS",
     "Challenge",
     "LoginCode",
@@ -49,8 +49,8 @@ __all__ = [
 CODE_SECONDS = 60.0
 CHALLENGE_SECONDS = 30.0
 PAGE_SECONDS = 12 * 3600.0
-MOST_CODES = 16
-MOST_PAGES = 64
+MAX_CODES = 16
+MAX_PAGES = 64
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
 def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
     """Add a new code, given as its digest."""
     state = _without_expired(state, now)
-    return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
+    return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MAX_CODES))
 
 
 def exchange(state: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
@@ -180,12 +180,12 @@ def remembered(state: WebAuthState, now: float) -> tuple[Page, ...]:
 def recall(pages: Iterable[Page], now: float) -> WebAuthState:
     """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
-    return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
+    return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MAX_PAGES)), now)
 
 
 def _with_page(state: WebAuthState, page: Page) -> WebAuthState:
     pages = {**state.pages, page.id: page}
-    if len(pages) > MOST_PAGES:
+    if len(pages) > MAX_PAGES:
         del pages[min(state.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
     return _without_unknown_pages(replace(state, pages=pages))
 

@@ -40,7 +40,7 @@ _GUARD_BITS = 8
 _PID_SHIFT = _TREE_BITS + _GUARD_BITS
 _PID_MASK = (1 << 22) - 1
 _MAGIC_SHIFT = _PID_SHIFT + 22
-_CHASE_QUIET = 0.01
+_CHASE_QUIET_TIME = 0.01
 _KILL_TIMEOUT = 5.0
 
 
@@ -169,11 +169,11 @@ def _pidfd(process: int) -> Iterator[int]:
 
 def _kill_forking(tag: int) -> set[int]:
     """Kill processes that fork and exit at once: each is gone before a search reaches it, but the newest process id
-    of the system leads to the next one. Ends when none was found for `_CHASE_QUIET` seconds.
+    of the system leads to the next one. Ends when none was found for `_CHASE_QUIET_TIME` seconds.
     """
     killed: set[int] = set()
     shift = _ignored_bits(tag)
-    until = time.monotonic() + _CHASE_QUIET
+    until = time.monotonic() + _CHASE_QUIET_TIME
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb", buffering=0) as newest:
         while (now := time.monotonic()) < until:
             newest.seek(0)
@@ -181,7 +181,7 @@ def _kill_forking(tag: int) -> set[int]:
             if process not in killed and _tag_of(process) >> shift == tag >> shift:
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)
-                    until = now + _CHASE_QUIET
+                    until = now + _CHASE_QUIET_TIME
                 killed.add(process)
     return killed
 

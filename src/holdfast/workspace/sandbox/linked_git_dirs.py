@@ -130,7 +130,7 @@ def _is_directory(path: str) -> bool:
 _FILES = ("config", "config.worktree")
 _MAX_DEPTH = 10
 """Git refuses includes that are nested deeper."""
-_WORDS = (b"include", b"hookspath")
+_RELEVANT_KEYS = (b"include", b"hookspath")
 
 
 def named_paths(dot_git: str) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _settings(file: str, depth: int) -> Iterator[tuple[str, str, str]]:
         data = read_bytes(file)
     except OSError:
         return
-    if not any(word in data.lower() for word in _WORDS):
+    if not any(word in data.lower() for word in _RELEVANT_KEYS):
         return
     for key, value in list_settings(data) or ():
         if value:

@@ -229,7 +229,7 @@ def bubblewrap_options(mounts: Iterable[Mount]) -> list[str]:
 TOOLCHAINS = (".cargo", ".rustup", ".nvm", ".pyenv", ".local/bin", ".local/share/uv", "go")
 """Read-only in the sandbox."""
 
-_NEVER = (
+_NEVER_EXPOSED = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials", ".config/git",
     ".password-store", ".config/gh", ".config/glab-cli", ".config/gcloud", ".config/op", ".config/holdfast",
     ".config/crush", ".config/systemd", ".config/autostart", ".config/containers", ".local/share/holdfast",
@@ -265,7 +265,7 @@ def is_private(path: str, homes: Iterable[str]) -> bool:
     for home in homes:
         if is_within(path, home):
             return True
-        never = [os.path.realpath(os.path.join(home, name)) for name in _NEVER]
+        never = [os.path.realpath(os.path.join(home, name)) for name in _NEVER_EXPOSED]
         # An exception may contain credential files of a toolchain: those are masked.
         credentials = [os.path.realpath(os.path.join(home, name)) for name in _CREDENTIALS]
         if any(is_within(place, path) for place in (*never, *credentials)):

@@ -52,7 +52,7 @@ __all__ = [
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETUID", "CAP_SETGID")
-_LEAST_LANDLOCK = 3
+_MIN_LANDLOCK = 3
 """Earlier versions do not prevent truncation of files elsewhere."""
 _MAX_MOUNTED = 64
 """Git directories of the user whose settings are mounted read-only. Changes in further ones are found afterwards."""
@@ -353,7 +353,7 @@ def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
     if bubblewrap is not None:
         return ""
     version = landlock_version()
-    if version < _LEAST_LANDLOCK:
+    if version < _MIN_LANDLOCK:
         return f"bubblewrap is not installed, and this kernel has {'too old a' if version else 'no'} Landlock."
     if not has_namespaces:
         return "bubblewrap is not installed, and Landlock alone protects neither a repository nor the server."
