@@ -20,7 +20,7 @@ from server import helpers
 from server.helpers import exchange, inside, open_raw, place, read_until, serving
 
 PATIENCE = 20.0
-NO_LOOK = GracePeriods(look=1e9)
+NO_LOOK = GracePeriods(check_interval=1e9)
 """Nobody looks at the storage by itself: what is reported was noticed by the request."""
 
 

@@ -60,7 +60,7 @@ async def test_the_reason_is_named_while_the_end_of_a_run_cannot_be_stored() -> 
 
 
 async def test_it_is_noticed_while_nothing_is_written() -> None:
-    async with place() as here, serving(here, graces=GracePeriods(look=0.02)) as server:
+    async with place() as here, serving(here, graces=GracePeriods(check_interval=0.02)) as server:
         client, workspace = await server.opened()
         async with client.events(workspace, since=0) as events, asyncio.timeout(20):
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))

@@ -12,7 +12,7 @@ from server.approval_client import Asking, asking
 from server.clock import Clock
 from server.helpers import read_until
 
-FOREVER = GracePeriods(create=1e9, detach=1e9, look=1e9)
+FOREVER = GracePeriods(create=1e9, detach=1e9, check_interval=1e9)
 """Nobody leaves, and nobody looks at the files by itself."""
 
 

@@ -50,7 +50,7 @@ PATIENCE = 20.0
 
 async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
     """A sign of life that cannot be written is tried again with the next one, not at once."""
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, check_interval=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         _, stalled = await open_raw(server.address)
@@ -303,7 +303,7 @@ def job(session: str = "s") -> JobInfo:
 async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
     """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
     linger = 100
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, check_interval=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
@@ -330,7 +330,7 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
     linger = 100
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     model.before.shut()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9, check_interval=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
@@ -351,7 +351,7 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
 
 
 async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, check_interval=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         running = Endless()

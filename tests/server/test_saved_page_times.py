@@ -81,4 +81,4 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
 
 
 def test_default_periods() -> None:
-    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, look=2.0)
+    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, check_interval=2.0)

@@ -12,7 +12,7 @@ def _edit(project: str, text: str) -> None:
 
 
 async def test_an_edit_is_told_to_those_who_are_attached() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(check_interval=0.01)) as server:
         client, workspace = await server.opened()
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:
@@ -24,6 +24,6 @@ async def test_an_edit_is_told_to_those_who_are_attached() -> None:
 
 
 async def test_nobody_looks_where_no_workspace_is_open() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(check_interval=0.01)) as server:
         await server.client()
         assert "check" not in server.manager._timers

@@ -220,7 +220,10 @@ async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
 async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there() -> None:
     """A run whose end cannot be stored would keep it for ever."""
     model = FeedModel()
-    async with place() as where, serving(where, model, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server:
+    async with (
+        place() as where,
+        serving(where, model, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
+    ):
         clock = Clock()
         client, workspace = await server.opened()
         stream = await attached(server, workspace, client.client_id)
@@ -244,7 +247,10 @@ async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there()
 
 
 async def test_a_server_whose_data_directory_is_restored_stays() -> None:
-    async with place() as where, serving(where, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server:
+    async with (
+        place() as where,
+        serving(where, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
+    ):
         clock = Clock()
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id

@@ -86,7 +86,7 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
 
 async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
     """Everybody is told at once, not when the server looks next."""
-    async with place() as where, serving(where, graces=GracePeriods(look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(check_interval=1e9)) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:

@@ -177,8 +177,8 @@ class EditorConnection:
         """Merge queued text of the same kind, and queued updates of the same tool call."""
         kind = update["sessionUpdate"]
         while self._queue and not isinstance(self._queue[0], asyncio.Future):
-            other, following = self._queue[0]
-            if other != session or following["sessionUpdate"] != kind:
+            queued_session, following = self._queue[0]
+            if queued_session != session or following["sessionUpdate"] != kind:
                 break
             if kind in _TEXT_CHUNKS:
                 text = update["content"]["text"] + following["content"]["text"]
@@ -212,7 +212,7 @@ class _BriefFormatter(logging.Formatter):
         return super().format(record)
 
 
-def serve_editor(where: ServerLocation) -> None:
+def serve_editor(location: ServerLocation) -> None:
     """Serve an editor until it disconnects."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_BriefFormatter("holdfast acp: %(message)s"))
@@ -221,18 +221,18 @@ def serve_editor(where: ServerLocation) -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     try:
-        asyncio.run(_serve(where, out))
+        asyncio.run(_serve(location, out))
     except _NoPipes:
         raise BadRequest("Stdin and stdout must be pipes, as an editor creates them.") from None
 
 
-async def _serve(where: ServerLocation, out: int) -> None:
+async def _serve(location: ServerLocation, out: int) -> None:
     pipes = await _open_pipes(out)
     tasks = TaskOwner()
     loading = tasks.start(asyncio.to_thread(import_module, _AGENT_MODULE), name="load the agent")
     forms = await _answer_initialize(pipes)
     editor = EditorConnection(pipes)
-    agent = (await loading).HoldfastAgent(where, editor)
+    agent = (await loading).HoldfastAgent(location, editor)
     agent.supports_forms = forms
     await agent.serve(pipes)
 

@@ -47,7 +47,7 @@ class EventStream:
         self._attempt: asyncio.Timeout | None = None
         self.cursor = since
         """The last number returned."""
-        self.is_gone = False
+        self.is_workspace_gone = False
         """True if the stream ended because the workspace does not exist any more."""
         self.trouble: ClientError | None = None
         """The reason why there is currently no connection."""
@@ -97,7 +97,7 @@ class EventStream:
             response = await self._open_response()
         except ServerProblem as problem:
             if problem.status == 404:
-                self.is_gone = True
+                self.is_workspace_gone = True
                 self._closed.set()
                 return
             if problem.status in _PERMANENT_STATUSES:

@@ -170,8 +170,8 @@ class RuleSet:
             return False
         written = posixpath.join(self._root, _path(permit))
         paths = (posixpath.normpath(written), self._real(written))
-        fitting = [rule.fits_path(self._root, path, self._home) for path in paths]
-        return any(fitting) if any_path else all(fitting)
+        fits_each = [rule.fits_path(self._root, path, self._home) for path in paths]
+        return any(fits_each) if any_path else all(fits_each)
 
     def _judge_line(self, permit: Permit) -> Verdict:
         line = read_line(permit.command)
@@ -247,8 +247,8 @@ class RuleSet:
         paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
         if any(self._real(path).startswith("/proc/") for path in paths):
             return "it uses a file whose path differs for each process"
-        made = [use for use in uses if use.makes == "file"]
-        if is_replaced(made, [use.path for use in uses if use not in made], places):
+        created = [use for use in uses if use.makes == "file"]
+        if is_replaced(created, [use.path for use in uses if use not in created], places):
             return "it writes through a file that it creates"
         return line.hidden[0] if line.hidden else ""
 
@@ -274,8 +274,8 @@ class RuleSet:
             return replace(here, directory=directory)
         if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
             return replace(here, directory=directory, is_lost=True)
-        there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
-        return replace(here, directory=directory, moved_to=there)
+        destination = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
+        return replace(here, directory=directory, moved_to=destination)
 
     def _commands_named_by(
         self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place

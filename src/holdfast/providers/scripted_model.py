@@ -97,10 +97,10 @@ _INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max
 def tokens_of(text: str) -> Iterator[str]:
     """Split text into words, each with its preceding space, as models stream them."""
     start = 0
-    for place, character in enumerate(text):
-        if character == " " and place > start:
-            yield text[start:place]
-            start = place
+    for index, character in enumerate(text):
+        if character == " " and index > start:
+            yield text[start:index]
+            start = index
     if start < len(text):
         yield text[start:]
 
@@ -124,7 +124,7 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         """Requests received so far, for tests."""
         self._remembers = remembers
-        self._asked = 0
+        self._request_count = 0
         self.open_streams = 0
 
     @property
@@ -134,7 +134,7 @@ class ScriptedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         """Play the next step of the script."""
-        self._asked += 1
+        self._request_count += 1
         if self._remembers:
             self.requests.append(request)
         self.open_streams += 1
@@ -155,7 +155,7 @@ class ScriptedModel:
                     if signature:
                         yield ReasoningSignature(signature)
                 case Call():
-                    yield from _call(act, ToolCallId(f"call_{self._asked}_{number}"))
+                    yield from _call(act, ToolCallId(f"call_{self._request_count}_{number}"))
                 case Fail(hangs_up=True):
                     return
                 case Fail(message=message, trouble=trouble, retry_after=wait):
@@ -302,12 +302,12 @@ def _step(request: ModelRequest, prompt: str, words: int) -> Step:
 
 def _steps_taken(request: ModelRequest) -> int:
     """Return the number of tool results since the last prompt."""
-    taken = 0
+    steps_taken = 0
     for item in reversed(request.messages):
         if item.role == "user":
             break
-        taken += item.role == "tool"
-    return taken
+        steps_taken += item.role == "tool"
+    return steps_taken
 
 
 def _calls(prompt: str) -> list[Call]:
@@ -326,8 +326,8 @@ def _calls(prompt: str) -> list[Call]:
     return calls
 
 
-def _tour_step(taken: int) -> tuple[Act, ...]:
-    match taken:
+def _tour_step(steps_taken: int) -> tuple[Act, ...]:
+    match steps_taken:
         case 0:
             return (
                 Think("I pretend to think: first I look around, then I ask before I change anything."),
@@ -340,8 +340,8 @@ def _tour_step(taken: int) -> tuple[Act, ...]:
             return (Say(_END),)
 
 
-def _ask(taken: int) -> tuple[Act, ...]:
-    return (Say("May I?"), _APPROVAL_CALL) if taken == 0 else (Say("Thank you. That was all."),)
+def _ask(steps_taken: int) -> tuple[Act, ...]:
+    return (Say("May I?"), _APPROVAL_CALL) if steps_taken == 0 else (Say("Thank you. That was all."),)
 
 
 _SHOWS = {"tour": _tour_step, "ask": _ask}

@@ -36,28 +36,31 @@ class Agent(BaseTool[AgentArguments]):
     def __init__(self, offered: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
         super().__init__()
         self._offered = offered
-        self._told: Sequence[tuple[str, str]] = ()
-        self._telling = self._spec
+        self._listed_agents: Sequence[tuple[str, str]] = ()
+        self._listed_spec = self._spec
 
     @property
     def spec(self) -> ToolSpec:
         offered = self._offered()
-        if offered != self._told:
+        if offered != self._listed_agents:
             description = self._spec.description + _agent_list(offered)
-            self._told, self._telling = offered, msgspec.structs.replace(self._spec, description=description)
-        return self._telling
+            self._listed_agents, self._listed_spec = (
+                offered,
+                msgspec.structs.replace(self._spec, description=description),
+            )
+        return self._listed_spec
 
     async def act(self, context: ToolContext, arguments: AgentArguments) -> ToolOutcome:
         if not arguments.prompt.strip():
             raise ToolError("The prompt is empty: say what the helper shall find out.")
-        wanted = arguments.agent.strip().removeprefix("@")
-        if not wanted:
+        requested = arguments.agent.strip().removeprefix("@")
+        if not requested:
             return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, "New Agent Session")))
         names = [name for name, _ in self._offered()]
-        name = next((name for name in names if name.lower() == wanted.lower()), None)
+        name = next((name for name in names if name.lower() == requested.lower()), None)
         if name is None:
             known = f"There is: {', '.join(names)}." if names else "There are none."
-            raise ToolError(f"There is no agent called {wanted}. {known}")
+            raise ToolError(f"There is no agent called {requested}. {known}")
         return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, name, f"agent:{name}")))
 
 

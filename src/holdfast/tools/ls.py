@@ -91,11 +91,11 @@ class Listing:
             known = entries_of(self._handle, folder)
         except OSError:
             return []
-        whole = os.path.join(self._root, folder)
+        absolute = os.path.join(self._root, folder)
         return [
             _Entry(name, is_folder, target)
             for name, is_folder, _, target in known
-            if not self._ignore.is_ignored(os.path.join(whole, name), is_folder=is_folder)
+            if not self._ignore.is_ignored(os.path.join(absolute, name), is_folder=is_folder)
         ]
 
     def lines(self) -> list[str]:
@@ -130,13 +130,13 @@ class Ls(BaseTool[LsArguments]):
             listing = await asyncio.to_thread(self._list_directory, location, arguments, stop)
         finally:
             stop.set()
-        told = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
+        counts = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
         lines = listing.lines()
         if len(lines) == 1:
             lines.append("(nothing in it, or only what is ignored)")
         if listing.is_truncated:
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
-        return ToolOutcome("\n".join(lines), told)
+        return ToolOutcome("\n".join(lines), counts)
 
     def _list_directory(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls

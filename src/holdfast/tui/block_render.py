@@ -185,8 +185,8 @@ def _first_when(text: str) -> str:
 
 
 def _render_call(call: ToolCall) -> str:
-    asked = decode_object(call.input)
-    found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
+    arguments = decode_object(call.input)
+    found = next((arguments[name] for name in _NAMES if isinstance(arguments.get(name), str)), "")
     words = " ".join(found[:_FAR].split())
     if len(words) > _MAX_LABEL:
         words = f"{words[: _MAX_LABEL - 1].rstrip()}…"
@@ -235,7 +235,7 @@ _COMMANDS = frozenset({"bash", "shell", "job_output"})
 _HELPERS = frozenset({"agent", "agentic_fetch"})
 """Their results are Markdown written by a model."""
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
-_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
+_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "arguments": "? "}
 
 
 def markdown_theme(palette: Palette) -> Theme:
@@ -278,11 +278,11 @@ class _Ended:
 
     def __init__(self, inner: RenderableType, word: Text) -> None:
         self._inner = inner
-        self._word = word
+        self._right = word
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width
-        room = wide - self._word.cell_len - 2
+        room = wide - self._right.cell_len - 2
         if room < 30:
             yield self._inner
             return
@@ -290,8 +290,8 @@ class _Ended:
         for number, line in enumerate(lines):
             yield from line
             if number == 0:
-                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._word.cell_len))
-                yield from (segment for segment in self._word.render(console))
+                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._right.cell_len))
+                yield from (segment for segment in self._right.render(console))
             yield Segment.line()
 
 
@@ -316,15 +316,16 @@ def render_block(block: Block, palette: Palette, *, is_unfolded: bool = False, d
             assert_never(block)
 
 
-def _render_prompt(saying: PromptBlock, palette: Palette) -> RenderableType:
-    words = Text(saying.text, style=palette.said)
-    for file in saying.files:
+def _render_prompt(block: PromptBlock, palette: Palette) -> RenderableType:
+    words = Text(block.text, style=palette.said)
+    for file in block.files:
         words.append("\n" if words.plain else "")
         words.append(f"⊞ {file}", style=palette.muted)
-    if saying.at <= 1:
+    if block.at <= 1:
         return LeftBar(words, palette.accent)
     return Padding(
-        LeftBar(_Ended(words, Text(format_time(saying.at), style=palette.faint, end="")), palette.accent), (0, 1, 0, 0)
+        LeftBar(_Ended(words, Text(format_time(block.at), style=palette.faint, end="")), palette.accent),
+        (0, 1, 0, 0),
     )
 
 
@@ -426,7 +427,7 @@ def _render_lines(lines: list[OutputLine], palette: Palette, *, wraps: bool = Fa
         "doing": f"bold {palette.warning}",
         "todo": "",
         "error": palette.error,
-        "asked": "bold",
+        "arguments": "bold",
     }
     for kind, text in lines:
         # Errors are shown in full.
@@ -471,8 +472,13 @@ def block_code(block: Block) -> str:
         case AnswerBlock(text=text):
             return "\n".join(found[2].rstrip("\n") for found in _CODE.finditer(text))
         case ToolBlock():
-            asked, told = decode_object(block.input), decode_object(block.metadata)
-            for value in (asked.get("command"), told.get("new_content"), told.get("content"), asked.get("content")):
+            arguments, result_metadata = decode_object(block.input), decode_object(block.metadata)
+            for value in (
+                arguments.get("command"),
+                result_metadata.get("new_content"),
+                result_metadata.get("content"),
+                arguments.get("content"),
+            ):
                 if isinstance(value, str) and value:
                     return value
             return block.content

@@ -184,10 +184,10 @@ def _prompt_blocks(message: Message) -> Iterator[Block]:
         yield PromptBlock(text.strip("\n"), files, message.created_at)
     for part in message.parts:
         if isinstance(part, ShellCommandPart):
-            asked = msgspec.json.encode({"command": part.data.command}).decode()
+            arguments = msgspec.json.encode({"command": part.data.command}).decode()
             code = part.data.exit_code
             ended = msgspec.json.encode({"exit_code": code}).decode()
-            yield ToolBlock("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
+            yield ToolBlock("shell", arguments, "failed" if code else "done", part.data.output, ended, is_own=True)
 
 
 def _response_blocks(message: Message, context: MessageContext) -> Iterator[Block]:
@@ -215,9 +215,9 @@ def _response_blocks(message: Message, context: MessageContext) -> Iterator[Bloc
 
 
 def _turn_end_blocks(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
-    asked = context.run_prompted_at(message.run_id)
-    if asked and finish.time and finish.reason != "tool_use":
-        yield TurnEndBlock(message.model, max(0, finish.time - asked), finish.time)
+    arguments = context.run_prompted_at(message.run_id)
+    if arguments and finish.time and finish.reason != "tool_use":
+        yield TurnEndBlock(message.model, max(0, finish.time - arguments), finish.time)
 
 
 def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tuple[ToolBlock, ...] = ()) -> ToolBlock:
@@ -230,9 +230,9 @@ def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tu
 
 def _steps(message: Message, call: ToolCall, context: MessageContext) -> tuple[ToolBlock, ...]:
     """Return the tool calls of the sub-agent that a call started."""
-    said = context.subagent_messages(message.id, call.id)
-    results = {result.tool_call_id: result for item in said for result in item.tool_results}
-    return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)
+    subagent = context.subagent_messages(message.id, call.id)
+    results = {result.tool_call_id: result for item in subagent for result in item.tool_results}
+    return tuple(_card(used, results.get(used.id)) for item in subagent for used in item.tool_calls)
 
 
 def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
@@ -251,7 +251,7 @@ def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
 
 # Content of tool blocks: a headline, and the lines below it.
 
-LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
+LineKind = Literal["plain", "done", "doing", "todo", "error", "arguments"]
 OutputLine: TypeAlias = tuple[LineKind, str]
 
 _MAX_LINES = 2_000
@@ -267,15 +267,15 @@ def decode_object(text: str) -> dict[str, Any]:
 
 def block_headline(card: ToolBlock, directory: str = "") -> str:
     """Return the main argument of the call in one line."""
-    asked = decode_object(card.input)
+    arguments = decode_object(card.input)
     for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
-        value = asked.get(key)
+        value = arguments.get(key)
         if isinstance(value, str) and value.strip():
-            return _argument_text(value, directory) + _extra_arguments(card.name, asked)
+            return _argument_text(value, directory) + _extra_arguments(card.name, arguments)
     if card.name == "todos":
-        return _progress(decode_object(card.metadata) or asked)
+        return _progress(decode_object(card.metadata) or arguments)
     if card.name == "question":
-        questions = asked.get("questions")
+        questions = arguments.get("questions")
         return f"{len(questions)} questions" if isinstance(questions, list) and len(questions) > 1 else ""
     return ""
 
@@ -286,13 +286,13 @@ def _argument_text(value: str, directory: str) -> str:
     return f"{first} …" if rest.strip() else first
 
 
-def _extra_arguments(name: str, asked: Mapping[str, Any]) -> str:
+def _extra_arguments(name: str, arguments: Mapping[str, Any]) -> str:
     match name:
-        case "grep" | "glob" if asked.get("path"):
-            return f"  in {asked['path']}"
-        case "view" if asked.get("offset"):
-            return f"  from line {asked['offset']}"
-        case "bash" if asked.get("run_in_background"):
+        case "grep" | "glob" if arguments.get("path"):
+            return f"  in {arguments['path']}"
+        case "view" if arguments.get("offset"):
+            return f"  from line {arguments['offset']}"
+        case "bash" if arguments.get("run_in_background"):
             return "  (in the background)"
         case _:
             return ""
@@ -342,11 +342,11 @@ def change_lines(card: ToolBlock) -> list[DiffLine]:
         return parse_unified_diff(diff)[:_MAX_LINES]
     if isinstance(new, str):
         return diff_lines(old if isinstance(old, str) else "", new)[:_MAX_LINES]
-    asked = decode_object(card.input)
-    if isinstance(asked.get("content"), str):
-        return diff_lines("", asked["content"])[:_MAX_LINES]
-    if isinstance(asked.get("new_string"), str):
-        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MAX_LINES]
+    arguments = decode_object(card.input)
+    if isinstance(arguments.get("content"), str):
+        return diff_lines("", arguments["content"])[:_MAX_LINES]
+    if isinstance(arguments.get("new_string"), str):
+        return diff_lines(str(arguments.get("old_string", "")), arguments["new_string"])[:_MAX_LINES]
     return []
 
 
@@ -358,12 +358,12 @@ def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
     found = decode_object(card.input).get("questions")
     questions = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
     if not card.content:
-        yield from (("asked", str(item["question"])) for item in questions if item.get("question"))
+        yield from (("arguments", str(item["question"])) for item in questions if item.get("question"))
     labels: dict[str, str] = {}
     for line in _lines(card.content):
-        if asked := _QUESTION_LINE.match(line):
-            labels = _labels(questions[int(asked[1]) - 1]) if 0 < int(asked[1]) <= len(questions) else {}
-            yield "asked", asked[2]
+        if arguments := _QUESTION_LINE.match(line):
+            labels = _labels(questions[int(arguments[1]) - 1]) if 0 < int(arguments[1]) <= len(questions) else {}
+            yield "arguments", arguments[2]
         elif line.startswith(_SELECTED):
             yield "plain", f"→ {', '.join(labels.get(name, name) for name in _names(line.removeprefix(_SELECTED)))}"
         elif line == _SKIPPED:

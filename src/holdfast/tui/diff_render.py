@@ -124,8 +124,8 @@ class DiffView:
                 yield [self._hunk(wide)]
                 continue
             right = wide - 3 - left
-            olds, news = self._render_side(old, new, "old", left), self._render_side(new, old, "new", right)
-            for one, other in zip_longest(olds, news):
+            olds, new_lines = self._render_side(old, new, "old", left), self._render_side(new, old, "new", right)
+            for one, other in zip_longest(olds, new_lines):
                 yield [*(one or [Segment(" " * left)]), bar, *(other or [Segment(" " * right)])]
 
     def _render_side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[list[Segment]]:
@@ -157,7 +157,7 @@ class DiffView:
             at += len(piece)
         return self._fit_pieces(pieces, self._style(base), wide)
 
-    def _fit_pieces(self, pieces: Sequence[tuple[str, Style]], ground: Style, wide: int) -> list[list[Segment]]:
+    def _fit_pieces(self, pieces: Sequence[tuple[str, Style]], background: Style, wide: int) -> list[list[Segment]]:
         """Fit the pieces into the width: in as many rows as needed, or cut to one with an ellipsis."""
         shown = [(_replace_unprintable(text), style) for text, style in pieces]
         is_cut = not self._wraps and sum(cell_len(text) for text, _ in shown) > wide
@@ -168,7 +168,7 @@ class DiffView:
             head, *others = _wrap(text, left, wide)
             for at, part in enumerate((head,) if is_cut else (head, *others)):
                 if at:
-                    rows[-1].append(Segment(" " * left, ground))
+                    rows[-1].append(Segment(" " * left, background))
                     rows.append([])
                     left = wide
                 rows[-1].append(Segment(part, style))
@@ -176,7 +176,7 @@ class DiffView:
             if is_cut and others:
                 rows[-1].append(Segment("…", style))
                 break
-        rows[-1].append(Segment(" " * left, ground))
+        rows[-1].append(Segment(" " * left, background))
         return rows
 
     def _hunk(self, wide: int) -> Segment:

@@ -280,13 +280,13 @@ class LanguageServer:
 
     async def wait_until_ready(self, seconds: float) -> ServerSession:
         """Wait until the server is ready and return its session. Raises `ToolError` if it fails or is too slow."""
-        news = asyncio.Event()
-        with self.listen(lambda _: news.set()):
+        changed = asyncio.Event()
+        with self.listen(lambda _: changed.set()):
             try:
                 async with asyncio.timeout(seconds):
                     while self.status.state == LspState.STARTING:
-                        news.clear()
-                        await news.wait()
+                        changed.clear()
+                        await changed.wait()
             except TimeoutError:
                 raise ToolError(f"{self.name} is still starting. Try again in a moment.") from None
         if self.session is None:

@@ -106,17 +106,17 @@ def _user(message: ours.Message) -> Iterator[ModelRequestPart]:
 def _results(message: ours.Message, info: model_requests.ModelInfo) -> Iterator[ModelRequestPart]:
     for result in message.tool_results:
         content: Any = result.content
-        shown = _media(result)
-        if shown is not None and info.takes_media_in_results:
-            content = [result.content, shown]
+        content_media = _media(result)
+        if content_media is not None and info.takes_media_in_results:
+            content = [result.content, content_media]
         yield ToolReturnPart(
             tool_name=result.name,
             content=content,
             tool_call_id=result.tool_call_id,
             outcome="failed" if result.is_error else "success",
         )
-        if shown is not None and not info.takes_media_in_results:
-            yield UserPromptPart(content=[f"What {result.name} (call {result.tool_call_id}) shows:", shown])
+        if content_media is not None and not info.takes_media_in_results:
+            yield UserPromptPart(content=[f"What {result.name} (call {result.tool_call_id}) shows:", content_media])
 
 
 def _media(result: ours.ToolResult) -> BinaryContent | None:
@@ -275,10 +275,10 @@ class StreamParts:
 
     def end(self, response: StreamedResponse) -> Iterator[StreamPart] | None:
         """Return the final parts, or None if the provider did not report a complete response."""
-        said = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+        reported_reason = response.finish_reason or (response.provider_details or {}).get("finish_reason")
         # On OpenAI's chat API pydantic-ai invents a missing finish reason, but records that it did.
-        is_made_up = getattr(response, "_has_finish_reason", True) is False and said != "content_filter"
-        if said in (None, "error") or is_made_up or response.state == "incomplete":
+        is_made_up = getattr(response, "_has_finish_reason", True) is False and reported_reason != "content_filter"
+        if reported_reason in (None, "error") or is_made_up or response.state == "incomplete":
             return None
         return self._last(_REASONS.get(str(response.finish_reason), "other"), response)
 

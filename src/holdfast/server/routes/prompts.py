@@ -46,9 +46,9 @@ async def agent_info(request: Request) -> AgentInfo:
         info = (await workspace.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
-        nobody = ModelInfo("", "")
+        no_model = ModelInfo("", "")
         return AgentInfo(
-            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=SelectedModel("", "")
+            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(no_model), model_cfg=SelectedModel("", "")
         )
     choice = choice_of(request.handle, "large", info)
     return AgentInfo(is_busy=workspace.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
@@ -85,8 +85,8 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.services.configuration.settings_from_files("models").get("large", {})
-    if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
+    from_files = request.services.configuration.settings_from_files("models").get("large", {})
+    if TOUR.provider == from_files.get("provider") or TOUR.model == from_files.get("model"):
         return ""
     return (
         "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "

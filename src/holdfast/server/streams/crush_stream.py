@@ -162,16 +162,16 @@ class _Growing:
 class CrushStream:
     """Unfinished messages for one subscriber. Feed it every event and send the bodies that it returns.
 
-    `look_up` returns a message that was already being streamed when the subscriber connected.
+    `find_message` returns a message that was already being streamed when the subscriber connected.
     """
 
     def __init__(
         self,
-        look_up: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None,
+        find_message: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None,
         dialogs: CrushDialogs | None = None,
     ) -> None:
         self._growing: dict[MessageId, _Growing] = {}
-        self._look_up = look_up
+        self._find_message = find_message
         self._dialogs = dialogs or CrushDialogs()
 
     def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
@@ -180,9 +180,9 @@ class CrushStream:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 if (growing := self._growing.get(growth.message_id)) is not None:
                     growing.add(growth, now)
-                elif (found := self._look_up(growth.session_id, growth.message_id)) is not None:
-                    late = self._growing[found.id] = _Growing(found)
-                    late.due_at = now + FIRST_SECONDS
+                elif (found := self._find_message(growth.session_id, growth.message_id)) is not None:
+                    joined = self._growing[found.id] = _Growing(found)
+                    joined.due_at = now + FIRST_SECONDS
                 return []
             case MessageEvent(change=Change(type=kind, object=message)):
                 self._growing.pop(message.id, None)

@@ -41,15 +41,15 @@ class WritePace:
 
     def __init__(self, now: float) -> None:
         self._credit = _MAX_CREDIT
-        self._seen = now
+        self._updated_at = now
         self.pause = MIN_WAIT
         """Current minimum interval between writes."""
         self._due = now
 
     def wait(self, now: float) -> float:
         """Return the delay before the next write in seconds; 0 for none."""
-        self._credit = min(_MAX_CREDIT, self._credit + (now - self._seen) / self.pause)
-        self._seen = now
+        self._credit = min(_MAX_CREDIT, self._credit + (now - self._updated_at) / self.pause)
+        self._updated_at = now
         if self._credit >= 1:
             self._credit -= 1
             return 0.0
@@ -66,7 +66,7 @@ class WritePace:
             self.pause = min(MAX_WAIT, self.pause * 2)
         else:
             self.pause = max(MIN_WAIT, self.pause / 2)
-        self._seen = now
+        self._updated_at = now
         self._credit = 0.0
 
 
@@ -188,16 +188,16 @@ async def _send_all(
     subscription: Subscription, send: Send, exchange: RequestCycle | None, form: CrushStream | FrameCache
 ) -> None:
     """Send events numbered and resumable, or in the Crush form."""
-    is_whole = isinstance(form, CrushStream)
-    if is_whole and exchange is not None:
+    is_crush = isinstance(form, CrushStream)
+    if is_crush and exchange is not None:
         # A Crush client does not recover from a chunked body that breaks off, but handles the end of a connection.
         exchange.ends_with_connection = True
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-    headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
+    headers.append((b"connection", b"close" if is_crush else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send, exchange, CRUSH_WRITE_TIMEOUT if is_whole else WRITE_SECONDS)
+    writer = _Writer(send, exchange, CRUSH_WRITE_TIMEOUT if is_crush else WRITE_SECONDS)
     # Send the headers at once; a quiet workspace would otherwise delay them.
-    await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
+    await writer.write(QUIET_HEARTBEAT if is_crush else HEARTBEAT)
     try:
         await (
             _resumable(subscription, writer, form)

@@ -82,7 +82,7 @@ class Metrics:
         self._at_work: dict[RunId, tuple[float, int]] = {}
         """Start time and current step."""
 
-    def hear(self, _: str, event: DurableEvent, now: float) -> None:
+    def record(self, _: str, event: DurableEvent, now: float) -> None:
         """Count an event. `now` is in seconds, of any monotonic clock."""
         match event:
             case RunEvent(change=change) if change.type == "created":

@@ -52,7 +52,7 @@ class _Open(msgspec.Struct):
     run: Span
     step: Span | None = None
     calls: dict[ToolCallId, Span] = {}
-    told: set[tuple[MessageId, ToolCallId]] = set()
+    reported_calls: set[tuple[MessageId, ToolCallId]] = set()
     """Calls that already have a span, open or not."""
 
 
@@ -64,7 +64,7 @@ class Spans:
         self._senders: dict[SessionId, Span] = {}
         """For the session of a sub-agent: the call that started it."""
 
-    def hear(self, path: str, event: DurableEvent, now: float) -> list[Span]:
+    def record(self, path: str, event: DurableEvent, now: float) -> list[Span]:
         """Process an event and return the spans that end with it."""
         match event:
             case RunEvent(change=change) if change.object.step:
@@ -76,10 +76,10 @@ class Spans:
             case PermissionRequestEvent(change=ask):
                 self._note(ask.object.run_id, ask.object.tool_call_id, now, "permission asked", {})
             case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
-                word = {"answer": notice.object.action or ("allow" if notice.object.granted else "deny")}
+                answer_facts = {"answer": notice.object.action or ("allow" if notice.object.granted else "deny")}
                 for open_ in self._open.values():
                     if (call := open_.calls.get(notice.object.tool_call_id)) is not None:
-                        call.notes.append((now, "permission answered", word))
+                        call.notes.append((now, "permission answered", answer_facts))
             case _:
                 pass
         return []
@@ -98,7 +98,7 @@ class Spans:
             sender = self._senders.pop(run.session_id, None)
             parent = sender or getattr(self._open.get(run.parent_run_id), "run", None)
             open_ = self._open[run.run_id] = _Open(
-                Span("run", "invoke_agent", started, parent, facts=facts), calls={}, told=set()
+                Span("run", "invoke_agent", started, parent, facts=facts), calls={}, reported_calls=set()
             )
         if open_.step is not None and open_.step.facts["holdfast.step"] == run.step:
             # The event reports another change of the run, such as a cancel request.
@@ -117,8 +117,8 @@ class Spans:
             open_.step.name = f"chat {message.model}"
             open_.run.facts |= facts
         for call in message.tool_calls:
-            if call.finished and (message.id, call.id) not in open_.told:
-                open_.told.add((message.id, call.id))
+            if call.finished and (message.id, call.id) not in open_.reported_calls:
+                open_.reported_calls.add((message.id, call.id))
                 self._start_tool_span(open_, message, call.id, call.name, now)
         for result in message.tool_results:
             if (span := open_.calls.pop(result.tool_call_id, None)) is not None:
@@ -193,9 +193,9 @@ class Telemetry:
         self._thread = threading.Thread(target=self._send, name="holdfast-telemetry", daemon=True)
         self._thread.start()
 
-    def hear(self, path: str, event: DurableEvent, now: float) -> None:
+    def record(self, path: str, event: DurableEvent, now: float) -> None:
         """Queue the spans that end with an event. They are dropped if the queue is full."""
-        for span in self._spans.hear(path, event, now):
+        for span in self._spans.record(path, event, now):
             try:
                 self._ended.put_nowait(span)
             except queue.Full:

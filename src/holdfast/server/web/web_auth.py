@@ -97,10 +97,10 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
-    """Return the proof that `who`, "server" or "page", has the key, for this port and these two nonces only."""
-    said = f"{who}\n{port}\n{theirs}\n{ours}"
-    return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+def proof(key: str, prover: str, port: int, theirs: str, ours: str) -> str:
+    """Return the proof that `prover`, "server" or "page", has the key, for this port and these two nonces only."""
+    message = f"{prover}\n{port}\n{theirs}\n{ours}"
+    return hmac.new(key.encode(), message.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
@@ -155,7 +155,7 @@ def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) ->
 
 
 def come_back(
-    state: WebAuthState, page: str, given: str, port: int, token: bytes, now: float
+    state: WebAuthState, page: str, sent_proof: str, port: int, token: bytes, now: float
 ) -> tuple[WebAuthState, Page | None]:
     """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
     challenge.
@@ -166,7 +166,7 @@ def come_back(
         return state, None
     state = replace(state, challenges={name: item for name, item in state.challenges.items() if name != page})
     right = proof(found.key, "page", port, challenge.theirs, challenge.ours)
-    if not hmac.compare_digest(right.encode(), given.encode("utf-8", "surrogatepass")):
+    if not hmac.compare_digest(right.encode(), sent_proof.encode("utf-8", "surrogatepass")):
         return state, None
     back = replace(found, token=token, seen=now)
     return replace(state, pages={**state.pages, page: back}), back
