@@ -135,7 +135,7 @@ COUNTED: tuple[tuple[DurableEvent, float], ...] = (
 def check_counters() -> None:
     metrics = Metrics()
     for event, now in COUNTED:
-        metrics.hear("/", event, now)
+        metrics.record("/", event, now)
     text = render(metrics.families())
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     found = {name.removeprefix("holdfast_"): float(value) for name, value in pairs}
@@ -169,7 +169,7 @@ def check_costs() -> None:
         patch.setattr(counters, "_MAX_SESSIONS", 2)
         metrics = Metrics()
         for name, cost in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0), ("a", 4.0), ("b", 9.0), ("a", 4.5)):
-            metrics.hear("/", session("updated", cost, name), 0)
+            metrics.record("/", session("updated", cost, name), 0)
         assert "holdfast_cost_dollars_total 3.5\n" in render(metrics.families())
 
 
@@ -235,7 +235,7 @@ def _shown(span: Span) -> tuple[object, ...]:
 
 def check_spans() -> None:
     spans = Spans()
-    ended = [span for event, now in TOLD for span in spans.hear("/work", event, now)]
+    ended = [span for event, now in TOLD for span in spans.record("/work", event, now)]
     assert [_shown(span) for span in ended] == [
         ("chat", 106, 107, "", "invoke_agent:h"),
         ("invoke_agent", 106, 107, "", "execute_tool tool-a:102"),
