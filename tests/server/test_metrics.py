@@ -379,11 +379,11 @@ def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(telemetry, "_MAX_QUEUED", 2)
     there = telemetry.Telemetry("http://127.0.0.1:9")
-    there.hear("/", run(1), 0)
-    there.hear("/", run(2), 1)
+    there.record("/", run(1), 0)
+    there.record("/", run(2), 1)
     assert taken.begun.wait(20)
     for step in range(3, 20):
-        there.hear("/", run(step), step)
+        there.record("/", run(step), step)
     there.close()
     taken.go_on.set()
     there._ended.put(None)
@@ -396,8 +396,8 @@ def test_a_collector_that_breaks_is_closed(taken: Taken, monkeypatch: pytest.Mon
     monkeypatch.setattr(threading, "excepthook", broken.append)
     there = telemetry.Telemetry("http://127.0.0.1:9")
     taken.go_on.set()
-    there.hear("/", run(1), 0)
-    there.hear("/", end("failed", error="It broke."), 0)
+    there.record("/", run(1), 0)
+    there.record("/", end("failed", error="It broke."), 0)
     there.close()
     assert (taken.is_closed, len(broken)) == (True, 1)
 

@@ -41,10 +41,9 @@ __all__ = [
     "question_options",
 ]
 
-
-# Permission requests in the form of the protocol. Pure.
-
 _MAX_RULES = 60
+_PERMISSION = "session/request_permission"
+_log = logging.getLogger("holdfast.acp")
 
 
 def permission_options(request: PermissionRequest) -> dict[str, tuple[str, str]]:
@@ -89,9 +88,6 @@ def permission_params(request: PermissionRequest, updates: SessionUpdates, direc
         tool_call["locations"] = places
     options = [{"optionId": id, "name": name, "kind": kind} for id, (name, kind) in permission_options(request).items()]
     return {"sessionId": updates.session, "toolCall": tool_call, "options": options}
-
-
-# Questions in the form of the protocol. Pure.
 
 
 def question_call(batch: QuestionRequest, question: Question) -> Json:
@@ -162,10 +158,6 @@ def _answer(question: Question, value: object) -> QuestionAnswer:
             return QuestionAnswer(question.id, fill_in_text=value)
         case _:
             return QuestionAnswer(question.id)
-
-
-_PERMISSION = "session/request_permission"
-_log = logging.getLogger("holdfast.acp")
 
 
 class BridgeContext(Protocol):

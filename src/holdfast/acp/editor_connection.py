@@ -1,6 +1,7 @@
 """JSON-RPC connection to an editor: one message per line on two pipes.
 
-Updates are sent in order, and updates that queue up while the editor is slow are merged.
+Updates are sent in order, and updates that queue up while the editor is slow are merged. `serve_editor` runs the bridge
+on stdin and stdout; all other output is redirected to stderr.
 """
 
 import asyncio
@@ -27,6 +28,9 @@ _TEXT_CHUNKS = frozenset({"agent_message_chunk", "agent_thought_chunk"})
 _log = logging.getLogger("holdfast.acp")
 
 SendMessage: TypeAlias = Callable[[str, Json], Awaitable[Any]]
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Maximum size of a message in bytes. Prompts may contain images."""
+_AGENT_MODULE = "holdfast.acp.agent"
 
 
 class StdioPipes:
@@ -189,13 +193,6 @@ class EditorConnection:
                 break
             self._queue.popleft()
         return session, update
-
-
-# The server on stdin and stdout. All other output is redirected to stderr.
-
-_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Maximum size of a message in bytes. Prompts may contain images."""
-_AGENT_MODULE = "holdfast.acp.agent"
 
 
 class _NoPipes(Exception):

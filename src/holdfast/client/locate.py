@@ -49,12 +49,15 @@ __all__ = [
     "unreachable",
 ]
 
-
-# Server process: started detached, with its own log.
-
 _OTHER_DIRECTORY_HINT = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
 _MAX_LOG_TAIL = 16 * 1024
+_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+EXIT_ADDRESS_IN_USE = 75
+"""Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
+_RETRY_INTERVAL = 0.005
+_BETWEEN_STARTS = 0.1
+_START_TIMEOUT = 10.0
 
 
 def prepare(data_dir: str, log: str) -> None:
@@ -120,17 +123,6 @@ def last_lines(log: str, begin: int) -> str:
     if not lines:
         return f" It printed no message, and {log} has none."
     return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
-
-
-# Location and start
-
-_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
-EXIT_ADDRESS_IN_USE = 75
-"""Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
-
-_RETRY_INTERVAL = 0.005
-_BETWEEN_STARTS = 0.1
-_START_TIMEOUT = 10.0
 
 
 class ServerLocation(NamedTuple):

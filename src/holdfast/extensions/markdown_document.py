@@ -264,9 +264,6 @@ def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inside, flags=re.S)
 
 
-# Access to the parsed files of skills, commands and agents.
-
-
 def parse_file(file: MarkdownFile) -> Document | Problem:
     """Parse the file, or return the first problem that prevents parsing."""
     if file.error:

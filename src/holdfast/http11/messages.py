@@ -42,9 +42,6 @@ class InvalidResponse(ConnectionBroken):
     """The received bytes are not a valid HTTP/1.1 response. The connection cannot be used any further."""
 
 
-# Requests
-
-
 def quote(text: str) -> str:
     """Percent-encode one segment of a path or one value of a query."""
     if text.isalnum() and text.isascii():
@@ -67,9 +64,6 @@ def serialize_request(method: str, target: str, headers: Iterable[tuple[str, str
     if not (joined.isascii() and joined.isprintable()):
         raise ValueError("an address, path or header has characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-# Responses
 
 
 class Head(NamedTuple):

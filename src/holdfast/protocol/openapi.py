@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the types themselves."""
+"""The OpenAPI 3.1 document, generated from the route table and the types, also as an HTML page.
+
+The page loads nothing: no script, no image, and its style is inline.
+"""
 
 import re
 from base64 import b64encode
@@ -17,6 +20,14 @@ __all__ = ["document", "page", "policy"]
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "h2{font:600 1rem ui-monospace,monospace;margin:0;display:inline}"
+    "details{border-top:1px solid #8884;padding:.6rem 0}summary{cursor:pointer}"
+    "pre{overflow:auto;background:#8881;padding:.6rem;font-size:.85rem}"
+    "td,th{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:normal}"
+    ":root{color-scheme:light dark}"
+)
 
 
 @cache
@@ -76,18 +87,6 @@ def _responses(route: Route, by_type: dict[str, Any]) -> dict[str, Any]:
     refused = {"description": "Refused.", "content": {_JSON: {"schema": by_type[repr(Problem)]}}}
     errors = {*route.errors, *((400, 413) if route.request is not None else ()), *((400,) if route.query else ())}
     return {str(route.status): done} | {str(status): refused for status in sorted(errors)}
-
-
-# The OpenAPI document as an HTML page. It loads nothing: no script, no image, and its style is inline.
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "h2{font:600 1rem ui-monospace,monospace;margin:0;display:inline}"
-    "details{border-top:1px solid #8884;padding:.6rem 0}summary{cursor:pointer}"
-    "pre{overflow:auto;background:#8881;padding:.6rem;font-size:.85rem}"
-    "td,th{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:normal}"
-    ":root{color-scheme:light dark}"
-)
 
 
 @cache

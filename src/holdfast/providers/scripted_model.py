@@ -1,7 +1,8 @@
 """The built-in scripted model: plays back a script.
 
 It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider request
-plays the next one. Words are streamed one by one, with an optional pause between them.
+plays the next one. Words are streamed one by one, with an optional pause between them. The demo model, for
+installations without a model, chooses its steps by keywords in the prompt.
 """
 
 import asyncio
@@ -46,6 +47,28 @@ __all__ = [
     "tokens_of",
     "tour_titles",
 ]
+_INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max_output_tokens=4_096, price=Price())
+TOUR = ModelInfo(
+    provider="demo",
+    model="tour",
+    context_window=200_000,
+    max_output_tokens=4_096,
+    name="Scripted tour (no model)",
+    can_reason=True,
+    is_scripted=True,
+)
+_MAX_WORDS = 100_000
+_NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
+_TOOL = re.compile(r"\btool=(\w+)\s*")
+_HELLO = (
+    "This is Holdfast's built-in scripted model: no language model is set up, so nobody is thinking here. "
+    "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
+    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
+)
+_END = (
+    "That was the tour. You saw reasoning, streamed text, a tool, and a question before anything was changed. "
+    "While something runs you may steer it with another prompt, cancel it, or close the terminal: it goes on."
+)
 
 
 class Say(msgspec.Struct, frozen=True):
@@ -90,8 +113,6 @@ class Step(msgspec.Struct, frozen=True):
 
 
 Script: TypeAlias = Callable[[ModelRequest], Step]
-
-_INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max_output_tokens=4_096, price=Price())
 
 
 def tokens_of(text: str) -> Iterator[str]:
@@ -207,32 +228,9 @@ def _in_order(steps: Iterable[Step]) -> Script:
     return script
 
 
-# The demo model, for installations without a model. It identifies itself as scripted and reacts to keywords.
-
-TOUR = ModelInfo(
-    provider="demo",
-    model="tour",
-    context_window=200_000,
-    max_output_tokens=4_096,
-    name="Scripted tour (no model)",
-    can_reason=True,
-    is_scripted=True,
-)
-_MAX_WORDS = 100_000
-_NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
-_TOOL = re.compile(r"\btool=(\w+)\s*")
-_HELLO = (
-    "This is Holdfast's built-in scripted model: no language model is set up, so nobody is thinking here. "
-    "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
-    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
-)
 _APPROVAL_CALL = Call(
     "write",
     '{"file_path": "holdfast-tour.txt", "content": "The scripted tour of Holdfast wrote this. Delete it freely.\\n"}',
-)
-_END = (
-    "That was the tour. You saw reasoning, streamed text, a tool, and a question before anything was changed. "
-    "While something runs you may steer it with another prompt, cancel it, or close the terminal: it goes on."
 )
 
 

@@ -19,7 +19,7 @@ from textual.timer import Timer
 
 from holdfast.client import key_focus
 from holdfast.client.key_focus import ARROWS, Focus, Route
-from holdfast.client.view import Ask
+from holdfast.client.view import RequestBody
 from holdfast.domain.approvals import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
@@ -109,7 +109,11 @@ class ApprovalController:
         self._context.start(self._send_answer, panel, body, open_requests, request)
 
     async def _send_answer(
-        self, panel: RequestPanel, body: dict[str, Any], open_requests: dict[str, Ask], request: Ask | None
+        self,
+        panel: RequestPanel,
+        body: dict[str, Any],
+        open_requests: dict[str, RequestBody],
+        request: RequestBody | None,
     ) -> None:
         """Send the answer. A request whose answer was not accepted is shown again."""
         connection = self._context.connection
@@ -131,7 +135,7 @@ class ApprovalController:
             return f"{'Allowed' if outcome.granted else 'Denied'} {where}."
         return f"{'Dismissed' if outcome.cancelled else 'Answered'} {where}."
 
-    def _other_session_title(self, request: Ask) -> str:
+    def _other_session_title(self, request: RequestBody) -> str:
         """Return the title of the requesting session, if neither it nor its parent is shown."""
         connection = self._context.connection
         session = SessionId(str(request.get("session_id") or ""))

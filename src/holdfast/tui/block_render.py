@@ -1,4 +1,6 @@
-"""Renders blocks with Rich, and formats the status lines. Results depend only on block, palette and width."""
+"""Renders blocks with Rich, returns their text for copying and searching, and formats the status lines. Results depend
+only on block, palette and width.
+"""
 
 import re
 import time
@@ -64,11 +66,26 @@ __all__ = [
     "render_block",
 ]
 
-
-# Markdown of answers.
-
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
 """HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
+_MAX_LABEL = 60
+_FAR = 200
+"""Maximum number of characters of an argument that are examined."""
+_LETTERS = 4
+"""Average number of characters of a token."""
+_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
+FOLDED_LINES = 8
+FOLDED_CHANGE = 14
+_NESTED = 4
+_WIDEST = 120
+"""Maximum width of prose, for legibility."""
+_COMMANDS = frozenset({"bash", "shell", "job_output"})
+"""Of these the end of the output is shown, because it contains the outcome."""
+_HELPERS = frozenset({"agent", "agentic_fetch"})
+"""Their results are Markdown written by a model."""
+_MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
+_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "arguments": "? "}
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 class _Heading(Heading):
@@ -104,16 +121,6 @@ class MarkdownAnswer(Markdown):
         super().__init__("", code_theme=code_theme)
         self.markup = text
         self.parsed = _PARSER.parse(text)
-
-
-# Status lines. Pure.
-
-_MAX_LABEL = 60
-_FAR = 200
-"""Maximum number of characters of an argument that are examined."""
-_LETTERS = 4
-"""Average number of characters of a token."""
-_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 
 
 def format_duration(milliseconds: int) -> str:
@@ -221,21 +228,6 @@ def format_usage(session: Session, window: int, *, is_short: bool = False) -> st
     if session.cost:
         parts.append(format_cost(session.cost))
     return " · ".join(parts)
-
-
-# Blocks.
-
-FOLDED_LINES = 8
-FOLDED_CHANGE = 14
-_NESTED = 4
-_WIDEST = 120
-"""Maximum width of prose, for legibility."""
-_COMMANDS = frozenset({"bash", "shell", "job_output"})
-"""Of these the end of the output is shown, because it contains the outcome."""
-_HELPERS = frozenset({"agent", "agentic_fetch"})
-"""Their results are Markdown written by a model."""
-_MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
-_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "arguments": "? "}
 
 
 def markdown_theme(palette: Palette) -> Theme:
@@ -445,11 +437,6 @@ def _note(note: NoticeBlock, palette: Palette) -> RenderableType:
     if note.text:
         words.append(f"\n{note.text}", style=palette.muted)
     return Padding(words, (0, 1, 0, 2))
-
-
-# Text of blocks, for copying and searching. Pure.
-
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 def block_text(block: Block) -> str:

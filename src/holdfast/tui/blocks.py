@@ -49,12 +49,16 @@ __all__ = [
     "split_markdown",
 ]
 
-
-# Markdown pieces.
-
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
 """Matches the beginning, possibly incomplete, of a line of a list, a quote or a table."""
+_MAX_LINES = 2_000
+_CHANGES = frozenset({"write", "edit", "multiedit"})
+_QUESTION_LINE = re.compile(r"Q(\d{1,3}): (.*)")
+_ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
+_SELECTED = "User selected: "
+_SKIPPED = "User skipped this question"
+"""Wording of the result that the model receives; the card shows the labels of the choices instead."""
 
 
 def split_markdown(text: str) -> list[str]:
@@ -86,8 +90,6 @@ def _continues(first: str, line: str) -> bool:
     """Return True if a line after a blank one belongs to the list or quote that the piece began with."""
     return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))
 
-
-# Blocks.
 
 ToolState = Literal["called", "running", "done", "failed"]
 
@@ -249,12 +251,8 @@ def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
             pass
 
 
-# Content of tool blocks: a headline, and the lines below it.
-
 LineKind = Literal["plain", "done", "doing", "todo", "error", "arguments"]
 OutputLine: TypeAlias = tuple[LineKind, str]
-
-_MAX_LINES = 2_000
 
 
 def decode_object(text: str) -> dict[str, Any]:
@@ -350,9 +348,6 @@ def change_lines(card: ToolBlock) -> list[DiffLine]:
     return []
 
 
-_CHANGES = frozenset({"write", "edit", "multiedit"})
-
-
 def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
     """Yield the questions, each followed by the user's answer."""
     found = decode_object(card.input).get("questions")
@@ -370,13 +365,6 @@ def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
             yield "plain", "→ skipped"
         elif line.strip():
             yield "plain", f"→ {_ANSWERED.sub('', line)}"
-
-
-_QUESTION_LINE = re.compile(r"Q(\d{1,3}): (.*)")
-_ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
-_SELECTED = "User selected: "
-_SKIPPED = "User skipped this question"
-"""Wording of the result that the model receives; the card shows the labels of the choices instead."""
 
 
 def _labels(question: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Convert a request to the messages of pydantic-ai."""
+"""Conversion of requests to the messages of pydantic-ai, and of its response events to stream parts."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +54,14 @@ __all__ = ["StreamParts", "conversation", "parameters"]
 
 
 _REDACTED = {"bedrock": "redacted_content"}
+_REASONS: dict[str, StepFinish] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_calls",
+}
+_SIGNED = "thought_signature"
+_REDACTED_PART = ("redacted_thinking", "redacted_content")
 
 
 def parameters(request: model_requests.ModelRequest, access: ModelAccess) -> ModelRequestParameters:
@@ -201,18 +209,6 @@ def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
             for block in part.data.redacted:
                 if block.startswith("{"):
                     yield _decode_signature(block)
-
-
-# Responses: events of pydantic-ai, converted to stream parts.
-
-_REASONS: dict[str, StepFinish] = {
-    "stop": "stop",
-    "length": "length",
-    "content_filter": "content_filter",
-    "tool_call": "tool_calls",
-}
-_SIGNED = "thought_signature"
-_REDACTED_PART = ("redacted_thinking", "redacted_content")
 
 
 def _text(arguments: object) -> str:

@@ -1,4 +1,6 @@
-"""Health checks of every workspace: settings, trust, models, sandbox, search tools, the data directory."""
+"""Health checks for `holdfast doctor`: settings, trust, models, sandbox, search tools, the data directory, and the
+extensions that users have in files. Each check returns findings; `doctor.py` runs them with a time limit.
+"""
 
 import asyncio
 import os
@@ -44,6 +46,8 @@ __all__ = [
 _ANSWER = 15.0
 _LITTLE = 1 << 30
 _TOO_LITTLE = 1 << 26
+_CORRECT_FILE = "Mend the file; until then it is left out."
+_TRUST = "Look at it, then: holdfast trust."
 
 
 def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
@@ -93,9 +97,6 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     )
 
 
-# Models
-
-
 async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
     available = handle.workspace.models
@@ -136,9 +137,6 @@ async def _check_model(model: Model) -> Finding:
         todo = "Look at the key (holdfast login), the model's name (holdfast models) and the provider's address."
         return Finding("models", "error", f"refuses: {error}", todo)
     return Finding("models", "ok", "answers.")
-
-
-# The machine
 
 
 async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -228,12 +226,6 @@ def _size(count: float) -> str:
 
 def _count(number: int, word: str) -> str:
     return f"1 {word}" if number == 1 else f"{number} {word}s"
-
-
-# Health checks of user extensions in files: skills, hooks, commands, agents.
-
-_CORRECT_FILE = "Mend the file; until then it is left out."
-_TRUST = "Look at it, then: holdfast trust."
 
 
 async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:

@@ -1,4 +1,4 @@
-"""Handlers for the configuration: effective settings, and changes to them."""
+"""Handlers for the configuration: effective settings, changes to them, and the initialization of a project."""
 
 import asyncio
 import os
@@ -50,6 +50,10 @@ __all__ = [
 
 
 _RECENT = 5
+_PROMPT = (
+    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
+    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+)
 
 
 async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
@@ -295,14 +299,6 @@ def _scope(request: Request) -> int:
 
 def _provider(info: ModelInfo) -> dict[str, Any]:
     return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}
-
-
-# Handlers for project initialization: whether to offer it, and the prompt that describes the project.
-
-_PROMPT = (
-    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
-)
 
 
 async def needs_init(request: Request) -> ProjectInitStatus:

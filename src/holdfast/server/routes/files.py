@@ -24,6 +24,7 @@ __all__ = ["list_files", "read_file", "undo_changes"]
 
 _SECONDS = 5.0
 _MAX_FILES = 20_000
+_MAX_SESSIONS = 50
 
 
 class NoSuchFile(NotFound):
@@ -68,11 +69,6 @@ def _content(root: str, given: str) -> bytes:
         return read_whole_file(place, LARGEST_FILE).data
     except ToolError:
         raise NoSuchFile from None
-
-
-# Handler that reverts the file changes of a session.
-
-_MAX_SESSIONS = 50
 
 
 async def undo_changes(request: Request) -> UndoReport:

@@ -1,4 +1,4 @@
-"""Handlers for language servers: state, diagnostics, start and stop."""
+"""Handlers for language servers: state, diagnostics, start and stop; and their health check."""
 
 import asyncio
 from collections.abc import Sequence
@@ -75,9 +75,6 @@ async def lsp_log(request: Request) -> LspLog:
     file = server_manager.trace_path(name)
     is_file = await asyncio.to_thread(file.exists)
     return LspLog(name, server.log.text, str(file) if is_file else "")
-
-
-# For `holdfast doctor`
 
 
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:

@@ -1,4 +1,4 @@
-"""Handlers for MCP servers: state, prompts and resources, login."""
+"""Handlers for MCP servers: state, prompts and resources, login; and their health check."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -139,9 +139,6 @@ async def mcp_docker_enable(_: Request) -> None:
 async def mcp_docker_disable(_: Request) -> None:
     """Do nothing: Docker's MCP catalogue is not supported."""
     return None
-
-
-# For `holdfast doctor`
 
 
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:

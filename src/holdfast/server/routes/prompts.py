@@ -1,4 +1,4 @@
-"""Handlers for prompts, cancels and the prompt queue."""
+"""Handlers for prompts, cancels, the prompt queue and runs."""
 
 import msgspec
 
@@ -33,6 +33,7 @@ __all__ = [
     "summarize",
     "update_agent",
 ]
+_MAX_RUNS = 1_000
 
 
 class SummaryCancelled(Conflict):
@@ -144,11 +145,6 @@ async def _end_of(run: RunId, subscription: Subscription) -> RunComplete | None:
             if isinstance(frame.event, RunCompleteEvent) and frame.event.change.object.run_id == run:
                 return frame.event.change.object
     return None
-
-
-# Handlers for runs.
-
-_MAX_RUNS = 1_000
 
 
 async def list_runs(request: Request) -> list[Run]:

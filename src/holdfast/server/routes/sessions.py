@@ -1,4 +1,4 @@
-"""Handlers for sessions, their messages, and the files they changed and read."""
+"""Handlers for sessions, their messages, the files they changed and read, and their stored events."""
 
 import asyncio
 import re
@@ -42,6 +42,10 @@ __all__ = [
 
 _OUTPUT = re.compile(r"/output/([0-9a-f]{8}-\d+-(?:out|err)\.txt)")
 _ZERO_TIME = "0001-01-01T00:00:00Z"
+_MAX_EVENTS = 1_000
+_MAX_EXAMINED = 5_000
+_MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A response ends after this many bytes; the caller requests the next page."""
 
 
 def with_live_state(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session) -> Session:
@@ -173,14 +177,6 @@ def _title(text: str) -> str:
     if replace_surrogates(text) != text:
         raise BadRequest("The title is not valid Unicode text.")
     return " ".join(text.split()) or "New session"
-
-
-# Handler for stored events with their times, for timelines and replays.
-
-_MAX_EVENTS = 1_000
-_MAX_EXAMINED = 5_000
-_MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""A response ends after this many bytes; the caller requests the next page."""
 
 
 class _Plain(msgspec.Struct, frozen=True):

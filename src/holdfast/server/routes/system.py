@@ -1,4 +1,4 @@
-"""Handlers for the server itself: health, version, control, clients."""
+"""Handlers for the server itself: health, version, control, clients, statistics, metrics, API documentation."""
 
 import os
 import platform
@@ -15,6 +15,8 @@ from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of
 
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
+_FARTHEST = 14 * 60
+"""No time zone is further from UTC, in minutes."""
 
 
 async def health(request: Request) -> None:
@@ -64,12 +66,6 @@ async def retire_client(request: Request) -> None:
 async def openapi(_: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""
     return document()
-
-
-# Handlers for statistics, metrics and the API documentation page.
-
-_FARTHEST = 14 * 60
-"""No time zone is further from UTC, in minutes."""
 
 
 async def docs(_: Request) -> str:

@@ -1,4 +1,7 @@
-"""Prometheus metrics of the server: counters and current values. Imported only if the settings enable it."""
+"""Prometheus metrics of the server. Imported only if the settings enable it.
+
+`Metrics` derives counters from stored events and is pure; `ServerMetrics` adds current values of the server.
+"""
 
 import os
 import resource
@@ -23,9 +26,6 @@ from holdfast.domain.messages import Message
 from holdfast.server.workspace_manager import WorkspaceManager
 
 __all__ = ["Family", "Metrics", "ServerMetrics", "render"]
-
-
-# Prometheus counters, derived from events. Pure.
 
 _BOUNDS = (1, 5, 15, 60, 300, 900, 3600)
 _MAX_SESSIONS = 10_000
@@ -159,8 +159,6 @@ def _counter_family(name: str, text: str, labels: tuple[str, ...], values: Mappi
         family.set(value, **dict(zip(labels, names, strict=True)))
     return family
 
-
-# Prometheus metrics of the server: counters and current values. Imported only if the settings enable it.
 
 _STARTED = time.time()
 

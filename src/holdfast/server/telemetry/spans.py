@@ -1,7 +1,8 @@
 """Spans for runs, steps and tool calls, derived from events alone.
 
 A run is a span; each step is a child of its run, and each tool call a child of its step. The run of a sub-agent is a
-child of the call that started it. Spans do not contain the text of prompts and responses.
+child of the call that started it. Spans do not contain the text of prompts and responses. They are built where events
+are observed, and a background thread sends them to the collector.
 """
 
 import logging
@@ -31,6 +32,10 @@ __all__ = ["MISSING", "Span", "Spans", "Telemetry"]
 
 
 Kind = Literal["run", "step", "tool"]
+MISSING = f"OpenTelemetry is not installed: {install_command('otel')}. Until then no spans are sent."
+_FAREWELL = 5.0
+_MAX_QUEUED = 10_000
+_log = logging.getLogger("holdfast.server")
 
 
 class Span(msgspec.Struct):
@@ -163,14 +168,6 @@ def _close_span(span: Span, now: float, error: str = "") -> Span:
     span.end = max(now, span.start)
     span.error = error
     return span
-
-
-# Sends spans to a collector: built where events are observed, sent by a background thread.
-
-MISSING = f"OpenTelemetry is not installed: {install_command('otel')}. Until then no spans are sent."
-_FAREWELL = 5.0
-_MAX_QUEUED = 10_000
-_log = logging.getLogger("holdfast.server")
 
 
 class _Collector(Protocol):

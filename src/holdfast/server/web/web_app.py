@@ -2,6 +2,8 @@
 
 Requests that another site can make a browser send are refused here: another name for this host, another origin, a
 cross-site request that is not a navigation. There are no cookies, so no request is authenticated implicitly.
+
+The pages that are logged in are saved in a file, so that the next server admits them again.
 """
 
 import gzip
@@ -67,6 +69,9 @@ _PUBLIC_PATHS = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/retu
 """Requests of a page that has no token yet."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
+HOST = "127.0.0.1"
+_BETWEEN_NOTES = 600.0
+_log = logging.getLogger("holdfast.server")
 
 
 class StaticFile(msgspec.Struct, frozen=True):
@@ -196,13 +201,6 @@ async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-# Sessions of web pages on an open port, and the file that preserves them for the next server.
-
-HOST = "127.0.0.1"
-_BETWEEN_NOTES = 600.0
-_log = logging.getLogger("holdfast.server")
 
 
 class CodeRefused(BadRequest):

@@ -33,6 +33,9 @@ __all__ = [
 
 _PIPE_CLOSE_DELAY = 0.5
 """Seconds until pipes are closed after the end of a tree; a process outside of it may hold them open."""
+_CHUNK = 1 << 16
+_MAX_RECORD = 1 << 20
+_MAX_STDERR = 8_192
 
 
 class _ReadPipeProtocol(asyncio.StreamReaderProtocol):
@@ -149,13 +152,6 @@ class GuardedSpawn:
             child.close()
             raise
         return child
-
-
-# Child programs run for their output: lookup, start, streamed reading, and termination when the reader is done.
-
-_CHUNK = 1 << 16
-_MAX_RECORD = 1 << 20
-_MAX_STDERR = 8_192
 
 
 class Child(Protocol):
