@@ -314,7 +314,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
     if watched.observe is None or watched.metrics is None:
         return
     heard: list[str] = []
-    count = watched.metrics.hear
+    count = watched.metrics.record
 
     def hear(path: str, event: DurableEvent, now: float) -> None:
         heard.append(f"heard in {path}")
@@ -322,7 +322,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
             raise ValueError("not this one")
         count(path, event, now)
 
-    watched._ears[:] = [hear]
+    watched._observers[:] = [hear]
     outlet = watched.observe("/work", Outlet(heard))
     events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
     outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))

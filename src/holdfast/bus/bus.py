@@ -67,6 +67,7 @@ class Bus:
         self._open_parts = open_parts
         self._backlog = Backlog(policy or SlowReaderPolicy())
         self._newest = record.newest
+        # An ordered set: readers are woken in the order in which they began to wait.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._whole: tuple[Frame, ...] | None = None
         self._readers = 0
@@ -94,8 +95,10 @@ class Bus:
         for entry in entries:
             if entry.number > self._newest:
                 self._newest = entry.number
+                # Readers that are behind must not receive the content of a session that is deleted by now.
                 if isinstance(entry.event, SessionEvent) and entry.event.change.type == "deleted":
                     self._backlog.empty(entry.event.change.object.id)
+                # Without readers the log is sufficient: a later subscription replays it up to `_newest`.
                 if self._readers:
                     self._backlog.append(entry)
         self._whole = None
@@ -105,6 +108,7 @@ class Bus:
         """Publish a live event to current subscribers. It is not buffered when there are none: late subscribers receive
         each open part in full.
         """
+        # Open parts have grown, or were closed, since the frames were made.
         self._whole = None
         if self._readers and not self._is_closed:
             self._backlog.append_live(event)
@@ -129,8 +133,10 @@ class Bus:
     def _wake(self) -> None:
         if not self._waiting:
             return
+        # Swap before waking: a reader that runs and waits again registers for the next event.
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
+            # A cancelled `take` leaves a cancelled future behind until its task runs.
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -153,6 +159,7 @@ class Subscription:
         self._since = since
         self._merge = merge
         self._target = bus._newest
+        # Target and backlog position are taken in the same synchronous step; see the theory of operation.
         self._reader = bus._backlog.reader(bus._newest)
         self._phase: Literal["greet", "replay", "live"] = "greet"
         self._waiter: asyncio.Future[None] | None = None
@@ -181,6 +188,7 @@ class Subscription:
                     return frames
                 continue
             frames = reader.take(limit, bus._whole_parts, merge=self._merge)
+            # A closed bus has no more events, but the reader first receives those that were published.
             if frames or bus._is_closed:
                 return frames
             await self._wait()
@@ -203,9 +211,11 @@ class Subscription:
     async def _start_reading(self) -> list[Frame]:
         """Return the hello and choose the start. Between a commit and its publication the log is ahead of the bus."""
         bus, since = self._bus, self._since
+        # A cursor below the oldest number has lost events; one above the newest belongs to another database.
         oldest, newest = await bus._log.bounds(bus._record.id)
         is_gap = since is not None and (0 < since < oldest - 1 or since > max(newest, self._target))
         if since is not None and not is_gap:
+            # 0 requests everything that is still stored, which may begin later than number 1.
             self._reader.cursor = since or min(oldest - 1, self._target)
         cursor = max(self._target, self._reader.cursor)
         frames = [Frame(event=HelloEvent(Hello(cursor, oldest, bus._record.epoch)))]
@@ -223,7 +233,9 @@ class Subscription:
             else:
                 self._phase = "live"
             return []
+        # The page may contain numbers above the target, which the backlog delivers.
         page = await bus._log.events_after(bus._record.id, reader.cursor, limit)
+        # After an unclean end the numbering skips ahead, so a missing number alone is no gap; a trimmed log is one.
         if not page or page[0][0] != reader.cursor + 1:
             oldest, _ = await bus._log.bounds(bus._record.id)
             if oldest > reader.cursor + 1:
@@ -231,11 +243,13 @@ class Subscription:
                 reader.cursor = self._target
                 return [self._gap(self._target, oldest)]
         frames = [Frame(number=number, body=body) for number, body in page if number <= target]
+        # No event up to the target is stored: the numbering has skipped ahead.
         reader.cursor = min(page[-1][0], target) if page else target
         return frames
 
     async def _wait(self) -> None:
         waiter = self._waiter = asyncio.get_running_loop().create_future()
+        # Waiting means having everything. If all readers wait, no frame is needed any more.
         self._bus._waiting[waiter] = None
         self._bus._drop_delivered()
         try:

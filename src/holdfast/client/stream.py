@@ -70,6 +70,7 @@ class EventStream:
             else:
                 await self._read(self._response)
         item = self._ready.popleft()
+        # The server cannot provide the events in between; the consumer loads a snapshot at this cursor.
         if isinstance(item.event, GapEvent):
             self.cursor = item.event.payload.cursor
         elif item.number is not None:
@@ -88,7 +89,9 @@ class EventStream:
         self._close_response()
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
+            # A deadline interrupts the attempt in the consumer's task, without cancelling that task.
             attempt.reschedule(asyncio.get_running_loop().time())
+        # Let a waiting consumer run and end its iteration.
         await asyncio.sleep(0)
 
     async def _open(self) -> None:
@@ -96,6 +99,7 @@ class EventStream:
         try:
             response = await self._open_response()
         except ServerProblem as problem:
+            # Retrying is useless until the workspace exists again, and only the owner can create it.
             if problem.status == 404:
                 self.is_workspace_gone = True
                 self._closed.set()
@@ -149,6 +153,7 @@ class EventStream:
             return
         for raw in self._reader.feed(data):
             item = decode_event(raw)
+            # Not earlier: an accepted connection may still be closed before the stream begins.
             if isinstance(item.event, HelloEvent):
                 self._backoff.reset()
             if self._follower.accept(item):

@@ -63,12 +63,15 @@ class WorkspaceConnection:
 
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
+        # The search blocks: it opens sockets and may wait for a server to start.
         found = await asyncio.to_thread(find_or_start, self._location)
         address = found.address
         found.close()
         if self._client is None:
             self._client = Client(address, via=self._via)
         else:
+            # The client object is kept, because other parts of the program hold it; a restarted server may listen
+            # elsewhere.
             self._client.address = address
         body = await self._client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
         self.workspace = body.id
@@ -87,11 +90,13 @@ class WorkspaceConnection:
             try:
                 if not is_entered:
                     await self.enter()
+                # Every further pass follows an end of the stream: the workspace is gone, so it is opened again.
                 is_entered = False
                 async with self.client.events(self.workspace, since=self.cursor) as events:
                     watching = self._tasks.start(self._watch(events, on_disconnect), name="connection")
                     try:
                         async for item in events:
+                            # Before `receive`, which may load a snapshot and set a later cursor.
                             self.cursor = events.cursor
                             backoff.reset()
                             await receive(item)
@@ -111,6 +116,7 @@ class WorkspaceConnection:
                 continue
             missed += 1
             on_disconnect(str(events.trouble or ""))
+            # A reconnection to a running server needs no search, so the server is searched only every second time.
             if missed % 2 == 0 and self._location.can_be_restored:
                 try:
                     await self.enter()
@@ -127,6 +133,7 @@ class WorkspaceConnection:
             try:
                 async with asyncio.timeout(_LEAVE_TIMEOUT):
                     await self._client.leave_workspace(self.workspace)
+            # The server notices the disconnection anyway; leaving only shortens its hold.
             except (ClientError, TimeoutError):
                 pass
         await self._client.close()

@@ -93,6 +93,7 @@ class CrushDialogs:
         """
         self._stale = [encode_event(event) for event in withdrawn if isinstance(event, PermissionNotificationEvent)]
         forms = [encode_event(event) for event in withdrawn if isinstance(event, QuestionNotificationEvent)]
+        # Crush shows one form at a time, so one notice closes it; the next form replaces it without a notice.
         self._stale += [] if questions else forms[:1]
         self._permissions = _DialogQueue(0.0, now)
         self._questions = _DialogQueue(PAUSE_SECONDS, now + pause)
@@ -178,9 +179,11 @@ class CrushStream:
                     growing.add(growth, now)
                 elif (found := self._find_message(growth.session_id, growth.message_id)) is not None:
                     joined = self._growing[found.id] = _Growing(found)
+                    # The found message already contains this growth.
                     joined.due_at = now + FIRST_SECONDS
                 return []
             case MessageEvent(change=Change(type=kind, object=message)):
+                # The stored message is complete up to this event and replaces the growth that is not sent yet.
                 self._growing.pop(message.id, None)
                 if kind != "deleted" and message.role == "assistant" and message.finish is None:
                     self._growing[message.id] = _Growing(message)

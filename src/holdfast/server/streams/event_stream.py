@@ -54,6 +54,7 @@ class WritePace:
             self._credit -= 1
             return 0.0
         # Align the delay with that of other subscribers: they then take the same frames, which are merged once.
+        # So short a remainder would not space the writes.
         seconds = self.pause - now % self.pause
         if seconds < self.pause / 4:
             seconds += self.pause
@@ -67,6 +68,7 @@ class WritePace:
         else:
             self.pause = max(MIN_WAIT, self.pause / 2)
         self._updated_at = now
+        # The delay was the regular interval, so it earns no burst.
         self._credit = 0.0
 
 
@@ -136,6 +138,8 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     since = request.number("since", -1)
     client = request.query.get("client_id")
     name = client_id_of(client) if client else None
+    # `since` selects the form: Crush clients do not send it. Deltas of the resumable form are merged by the frame
+    # cache, once for all subscribers.
     subscription = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     approvals = request.workspace.approvals
     form = None if since >= 0 else CrushStream(partial(_streaming_message, request.handle), _dialogs(request))
@@ -148,7 +152,9 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     except BaseException:
         subscription.close()
         raise
+    # Open requests expire only while no client is attached.
     approvals.client_attached()
+    # The stream itself only writes, so a task of its own waits for the disconnection.
     watcher = TaskOwner()
     watcher.start(_close_on_disconnect(receive, subscription), name="reader")
     try:
@@ -230,6 +236,7 @@ async def _send_crush_stream(subscription: Subscription, writer: _Writer, form: 
         try:
             async with asyncio.timeout(max(0.0, due - loop.time())):
                 frames = await subscription.take()
+            # An empty list is the end of the subscription; a timeout leaves the loop below with an empty tuple.
             if not frames:
                 return
         except TimeoutError:

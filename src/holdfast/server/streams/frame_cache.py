@@ -37,6 +37,7 @@ class FrameCache:
         data = self._made.get((first, last))
         if data is None:
             data = self._made[first, last] = _encode_frames(frames)
+            # Dicts keep insertion order, so the first key is the oldest.
             if len(self._made) > _CACHE_SIZE:
                 del self._made[next(iter(self._made))]
         return data
