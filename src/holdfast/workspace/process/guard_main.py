@@ -55,6 +55,7 @@ def start_sentinel(server: int, tag: int, groups: str) -> int:
         os.close(reading)
         os.close(writing)
         return -1
+    # Forked twice: the sentinel becomes a child of init, not of the guard.
     if first == 0:
         _become_sentinel(server, os.getppid(), tag, groups, writing)
     os.close(writing)
@@ -96,6 +97,7 @@ def _run_sentinel(server: int, guard: int, tag: int, groups: str) -> None:
         waiting.register(guard_handle, select.POLLIN)
     else:
         kill_orphaned()
+        # Blocks until the server or the guard ends.
         waiting.poll()
     until = time.monotonic() + _SENTINEL_TIMEOUT
     while time.monotonic() < until:
@@ -148,8 +150,10 @@ def _syscall(number: int, what: str, *arguments: object) -> int:
 def build_view(mounts: Sequence[Sequence[str]]) -> None:
     """Apply the mounts. The caller is in a new mount and PID namespace and has mounted its own `/proc`."""
     _mount("", "/", "", _MS_REC | _MS_PRIVATE)
+    # All sources are opened before anything is mounted: a mount may hide the source of a later one.
     trees = [_clone(source) if source else -1 for _, _, source in mounts]
     devices = {name: _clone(f"/dev/{name}") for name in _DEVICES if os.path.exists(f"/dev/{name}")}
+    # Read-only first, then the exceptions: a path that is not listed stays protected.
     _set_attributes("/", _ATTR_RDONLY)
     _make_devices(devices)
     for (operation, path, _), tree in zip(mounts, trees, strict=True):
@@ -259,6 +263,7 @@ class _Guard:
         if not self._namespaces and containment != "tree":
             self._groups = create_cgroups(self._tag)
         self._start_sentinel()
+        # Frozen objects are not touched by the collector of forked keepers, so their memory pages stay shared.
         gc.collect()
         gc.freeze()
         kind = "namespace" if self._namespaces else "groups" if self._groups else "tree"

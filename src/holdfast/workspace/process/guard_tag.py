@@ -76,12 +76,14 @@ def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _KILL_TIMEOUT) -> 
     refused: set[int] = set()
     found: set[int] = set()
     quiet_searches = 0
+    # One search is not enough: a process may fork behind the position of the search.
     while quiet_searches < 2 and time.monotonic() < until:
         found = {process for process in process_ids() if _is_tagged(process, tag, mark)}
         for process in found:
             (killed if _kill(process, tag, mark) else refused).add(process)
         chased = _kill_forking(tag) if tag else set()
         killed |= chased
+        # Processes of another user are found every time and must not prolong the search.
         quiet_searches = 0 if chased or found - refused else quiet_searches + 1
     return len(killed), tuple(sorted(refused | ((found - killed) if quiet_searches < 2 else set())))
 
@@ -206,6 +208,7 @@ def create_cgroups(tag: int) -> str:
         os.mkdir(groups)
     except OSError:
         return ""
+    # `cgroup.kill` exists since Linux 5.14.
     if os.path.exists(os.path.join(groups, "cgroup.kill")) and _can_join(groups):
         return groups
     remove_cgroup(groups)
