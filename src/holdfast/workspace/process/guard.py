@@ -177,12 +177,9 @@ class Tree:
                 return
 
     def _receive(self) -> None:
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._handle_message(json.loads(line))
@@ -471,12 +468,9 @@ class Guard:
 
     def _receive(self) -> None:
         assert self._connection is not None
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._handle_guard_death()
             return
@@ -522,6 +516,16 @@ class Guard:
             _close_all(descriptors)
         self._outgoing.clear()
         self._connection = self._process = None
+
+
+def _read_available(connection: socket.socket) -> bytes | None:
+    """Return the received bytes, empty if the other side is gone; None if nothing has arrived."""
+    try:
+        return connection.recv(4_096)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _duplicate(*descriptors: int) -> list[int]:

@@ -172,11 +172,8 @@ class Keeper:
 
     def _reap(self) -> bool:
         """Reap ended children. Returns False when none is left."""
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return True
             if process == self._command:
@@ -185,6 +182,7 @@ class Keeper:
                 # them.
                 self._send(code=exit_code_of(status))
                 self._limit_linger()
+        return False
 
     def _limit_linger(self) -> None:
         if self._linger is not None and self._has_exited:

@@ -418,15 +418,13 @@ class _Guard:
         if self._child_ended >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._child_ended, 4_096)
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return True
             if self._handle_exit(process, status):
                 self._kill_orphans()
+        return False
 
     def _handle_exit(self, process: int, status: int) -> bool:
         """Handle an ended child. If it was a killed keeper, kill its tree and return True."""
@@ -466,11 +464,8 @@ class _Guard:
             self._reap_strays()
 
     def _reap_strays(self) -> None:
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return
             self._handle_exit(process, status)

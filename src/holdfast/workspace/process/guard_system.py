@@ -22,6 +22,7 @@ __all__ = [
     "is_running",
     "mount_proc",
     "process_ids",
+    "reap_child",
     "resume_on_parent_death",
     "return_freed_memory",
     "send_signal",
@@ -168,6 +169,14 @@ def child_pids() -> set[int]:
             return {int(name) for name in file.read().split()}
     except OSError:
         return set()
+
+
+def reap_child() -> tuple[int, int] | None:
+    """Return an ended child and its wait status; process 0 if none has ended, None if there are no children."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
 
 
 def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, int]:
