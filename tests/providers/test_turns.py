@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import answering
+from engine.helpers import fixed_tool
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
@@ -19,8 +19,8 @@ from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.harness import FixedModels, Harness
 from model_server.script import Ask, Reply, Say, Think, event
 from model_server.server import Asked, ModelServer
@@ -82,7 +82,7 @@ class Played(msgspec.Struct):
 
 async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) -> Played:
     script = Script(troubles)
-    tools = answering("look"), answering("other")
+    tools = fixed_tool("look"), fixed_tool("other")
 
     async def unusable(_: str) -> Model:
         raise ProviderError("It has no key.", trouble="credentials")

@@ -27,7 +27,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from model_server.server import ModelServer
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 from upgrade.story import DELETED, ROOT_LENGTH, answer, calls, free_port, read_all
 
 SETTINGS = """
@@ -88,7 +88,7 @@ class Maker:
 
     async def end(self, run: str) -> None:
         async with asyncio.timeout(60), self.client.events(self.id, since=0) as events:
-            await read_until(events, end_of(RunId(run)))
+            await read_until(events, run_ended(RunId(run)))
 
     async def run(self, session: SessionId, prompt: str, run: str, **more: Any) -> None:  # noqa: ANN401
         await self.send(session, prompt, run, **more)

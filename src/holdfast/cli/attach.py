@@ -19,7 +19,7 @@ from holdfast.cli.run_client.run_lookup import latest_session, resolve_session
 from holdfast.cli.server_connection import ServerConnection, new_id
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.events import CursorFilter, StreamEvent, decode_event
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.domain.events import (
     ConfigChangedEvent,

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.cli.common import CommandError, DefaultGroup, location_options, report_errors, table
 from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.server_connection import ServerConnection, sleep
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.terminal_text import printable
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.protocol.extension_routes import LspLog, LspRestartRequest, LspRestartResponse, LspStartRequest

@@ -9,7 +9,7 @@ from holdfast.cli.common import location_options, report_errors
 from holdfast.cli.console.run_output import print_stderr, sanitize_for_stdout
 from holdfast.cli.run_client.run_lookup import resolve_run, resolve_session
 from holdfast.cli.server_connection import ServerConnection
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.files import UndoneFile, UndoReport, UndoRequest
 
 __all__ = ["command"]

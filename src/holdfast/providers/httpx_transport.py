@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from holdfast.domain.surrogates import SurrogateReplacer
-from holdfast.http11.connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
 from holdfast.providers.http_client import CURRENT_WATCHDOG
 

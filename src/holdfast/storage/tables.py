@@ -22,7 +22,7 @@ from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart,
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, RunRecord
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, PromptExpansion, Run
 from holdfast.domain.sessions import Session

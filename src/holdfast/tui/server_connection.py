@@ -22,7 +22,7 @@ import msgspec
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.view import View
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionNotification, QuestionNotification

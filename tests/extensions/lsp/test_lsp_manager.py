@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import until
+from e2e.tool_client import wait_until
 from extensions.lsp.lsp_workspace import LspWorkspace, edit, lsp_workspace, view, write
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from server.helpers import RawStream, read_until
 
@@ -84,7 +84,7 @@ async def test_what_a_server_asks_is_answered() -> None:
     async with lsp_workspace() as lsp:
         await lsp.set_up(options={"our": {"part": {"x": 1}}}, init_options={"fast": True})
         await begun(lsp)
-        await until(lambda: sum("method" not in message for message in lsp.heard()) == 3)
+        await wait_until(lambda: sum("method" not in message for message in lsp.heard()) == 3)
         answers = {message["id"]: message for message in lsp.heard() if "method" not in message}
         assert answers[902]["result"] is None
         assert answers[903]["result"] == [{"x": 1}]
@@ -166,7 +166,7 @@ async def test_the_routes() -> None:
             await client.restart_lsps(workspace, "nobody")
         assert caught.value.status == 404
         assert "ready" in (await client.lsp_log(workspace, "ours")).text
-        outside = Path(lsp.one.server.place.root) / "b.zz"
+        outside = Path(lsp.one.server.directory.root) / "b.zz"
         outside.write_text("x")
         await client.start_lsps(workspace, str(outside))
 
@@ -186,7 +186,7 @@ async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
 @pytest.fixture
 def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that went does not come back by itself."""
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 1_000.0)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 1_000.0)
 
 
 @pytest.mark.usefixtures("stays_away")
@@ -207,13 +207,13 @@ async def test_one_that_crashes_says_why() -> None:
 
 
 async def test_one_that_crashes_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 0.01)
     async with lsp_workspace() as lsp:
         session = await begun(lsp)
         lsp.how("crash")
         await lsp.says(edit("a.zz", "one", "BAD"), session)
         lsp.how()
-        await until(lambda: len(lsp.heard("initialized")) > 1)
+        await wait_until(lambda: len(lsp.heard("initialized")) > 1)
         await lsp.comes_to(LspState.READY)
         assert "BAD is here" in await lsp.says(("lsp_diagnostics", {"file_path": "a.zz"}), session)
 
@@ -313,7 +313,7 @@ async def test_files_that_others_change_are_told() -> None:
         (lsp.project / "new.zz").unlink()
         await lsp.says(("lsp_diagnostics", {}), session)
         # A notification has no answer: the server's own record says when it has arrived.
-        await until(lambda: len(lsp.heard("workspace/didChangeWatchedFiles")) == 2)
+        await wait_until(lambda: len(lsp.heard("workspace/didChangeWatchedFiles")) == 2)
         said = [message["params"]["changes"] for message in lsp.heard("workspace/didChangeWatchedFiles")]
         names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in said]
         assert names == [[("a.zz", 2), ("new.zz", 1)], [("new.zz", 3)]]
@@ -369,10 +369,10 @@ async def test_a_cancel_does_not_wait_for_a_language_server() -> None:
     async with lsp_workspace() as lsp:
         session = await begun(lsp)
         lsp.how("silent")
-        run = await lsp.one.ask(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
-        await until(lambda: lsp.heard("textDocument/didChange"))
+        run = await lsp.one.call_tools(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
+        await wait_until(lambda: lsp.heard("textDocument/didChange"))
         await lsp.one.client.cancel_run(lsp.one.workspace, run.run_id)
-        assert (await lsp.one.end(run)).cancelled
+        assert (await lsp.one.run_end(run)).cancelled
         assert (lsp.project / "a.zz").read_text() == "BAD\n"
         versions = await lsp.one.client.list_history(lsp.one.workspace, session)
         assert [version.content for version in versions] == ["one\n", "BAD\n"]

@@ -85,8 +85,8 @@ async def the_tools(lsp: LspWorkspace, session: str) -> None:
 
 async def a_rename_and_back(lsp: LspWorkspace, session: SessionId) -> None:
     root = lsp.project
-    run = await lsp.one.ask(session, ("lsp_rename", {"symbol": "Square.area", "new_name": "surface"}))
-    await lsp.one.end(run)
+    run = await lsp.one.call_tools(session, ("lsp_rename", {"symbol": "Square.area", "new_name": "surface"}))
+    await lsp.one.run_end(run)
     result = (await lsp.one.results(session))[-1]
     assert result.content.splitlines()[0] == "Renamed Square.area to surface in 2 files:"
     assert "def surface(self" in (root / "shapes.py").read_text()

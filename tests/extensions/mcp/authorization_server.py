@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from e2e.tool_client import until
+from e2e.tool_client import wait_until
 from holdfast.testing.gates import start
 
 __all__ = ["Office", "browse", "office"]
@@ -168,7 +168,7 @@ async def office(*, streams: bool = True) -> AsyncIterator[Office]:
     config = uvicorn.Config(made.guarded(app), port=0, log_level="error", timeout_graceful_shutdown=1)
     server = _Quiet(config)
     serving = start(server.serve())
-    await until(lambda: server.started)
+    await wait_until(lambda: server.started)
     made.base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     try:
         yield made

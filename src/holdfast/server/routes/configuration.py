@@ -1,7 +1,10 @@
-"""Handlers for the configuration: effective settings, changes to them, and the initialization of a project."""
+"""Handlers for the configuration: effective settings, changes to them, trust in the files of a project, and its
+initialization.
+"""
 
 import asyncio
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +21,28 @@ from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
-from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelDescription, ProjectInitStatus, SelectedModel
+from holdfast.extensions.trusted_files import (
+    TrustableFile,
+    combined_digest,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
+)
+from holdfast.protocol.bodies import (
+    ConfigProblem,
+    InitPrompt,
+    ModelDescription,
+    ProjectInitStatus,
+    SelectedModel,
+    TrustBody,
+    WithheldKey,
+)
 from holdfast.providers.http_client import post_form
 from holdfast.providers.model_registry import ProviderView
 from holdfast.runtime.engine_settings import own_files
 from holdfast.runtime.model_selection import Size
-from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.runtime.permission_check import outdated_rules
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources
@@ -41,11 +60,13 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
+    "get_trust",
     "init_project",
     "init_prompt",
     "needs_init",
     "problems_of",
     "server_config",
+    "set_trust",
 ]
 
 
@@ -346,3 +367,36 @@ def _has_files(directory: Path) -> bool:
             return any(not item.name.startswith(".") for item in found)
     except OSError:
         return False
+
+
+async def get_trust(request: Request) -> TrustBody:
+    """Return whether the project's files are trusted, and which settings are withheld."""
+    configuration = request.services.configuration
+    reading = configuration.snapshot()
+    files = await _files_that_need_trust(request)
+    waiting = untrusted_files(files, configuration.trust)
+    project = reading.project
+    withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
+    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.entries]
+    is_trusted = (project.is_trusted or not project.files) and not waiting
+    paths = (*project.files, *(file.path for file in files))
+    return TrustBody(is_trusted, paths, combined_digest(project.digest, files), tuple(withheld))
+
+
+async def set_trust(request: Request) -> TrustBody:
+    """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
+    configuration = request.services.configuration
+    project = configuration.snapshot().project
+    files = await _files_that_need_trust(request)
+    if request.body.trusted:
+        if request.body.digest != combined_digest(project.digest, files):
+            raise BadRequest("The project's files are not what was shown: look at them again.")
+        grant_trust(configuration, files, at=time.time())
+    else:
+        revoke_trust(configuration, files)
+    request.services.notify_settings_changed()
+    return await get_trust(request)
+
+
+async def _files_that_need_trust(request: Request) -> tuple[TrustableFile, ...]:
+    return await asyncio.to_thread(find_trustable_files, request.services.configuration.locations, os.environ)

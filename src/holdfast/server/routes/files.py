@@ -15,7 +15,7 @@ from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
 from holdfast.protocol.bodies import FileList
 from holdfast.protocol.error_status import TooLarge
 from holdfast.server.http.request import Request
-from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import locate, read_whole_file, status_of
 from holdfast.workspace.files.undo import last_change, recorded_path, undo
 from holdfast.workspace.search.search import Searcher, SearchScope
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import event_subject
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
+from holdfast.domain.event_redaction import event_subject
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import MarkRead
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message, replace_surrogates
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -20,7 +20,7 @@ from holdfast.protocol.bodies import EventLogPage, LoggedEvent
 from holdfast.server.http.request import Request
 from holdfast.server.presence import attached
 from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
-from holdfast.workspace.files.open_files import locate
+from holdfast.workspace.files.safe_open import locate
 
 __all__ = [
     "create_session",

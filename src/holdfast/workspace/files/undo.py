@@ -20,7 +20,7 @@ from holdfast.domain.line_diff import unified_diff
 from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
 from holdfast.workspace.files.file_paths import join_path
-from holdfast.workspace.files.open_files import FileLocation, digest_file, locate, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import FileLocation, digest_file, locate, read_whole_file, status_of
 from holdfast.workspace.files.text_encoding import TextFormat, decode, placeholder
 
 __all__ = ["FileRestore", "last_change", "last_run", "plan", "recorded_path", "undo"]
