@@ -183,7 +183,7 @@ class Tree:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._handle_message(json.loads(line))
-        # The supervisor reports the end of its tree before it closes the connection. Without that report, it was killed.
+        # The supervisor reports the end of its tree before it closes the connection. Without it, it was killed.
         if not data and not self._is_over:
             self._disconnect()
             self.is_lost = self.may_run
