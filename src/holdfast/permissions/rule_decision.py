@@ -146,6 +146,7 @@ class RuleSet:
             return Verdict("allow")
         allowing = [rule for rule in self._allow if self._matches_call(rule, permit)]
         warned = next((rule for rule in _ALWAYS_ASK_RULES if self._matches_call(rule, permit, any_path=True)), None)
+        # A general permission does not cover the dangerous calls; a rule that names them does.
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
         is_outside = leads_outside(Place(self._root, self._root, self._real), _path(permit))
@@ -180,9 +181,11 @@ class RuleSet:
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
         if (found := self._find_restriction(deny, self._deny, permit, line)) is not None:
             return _deny_verdict(found)
+        # Computed before the ask rules: an answer from auto-approval must not override a deny rule that may apply.
         uncertain = self._uncertainty(deny, self._deny, permit, line)
         if (found := self._find_restriction(ask, self._ask, permit, line)) is not None:
             return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
+        # A rule for this exact line was saved by a person who saw it, so its uncertainty is accepted.
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)
             if any(rule.fits_line(permit.command, scope) for rule in allow):
@@ -192,6 +195,7 @@ class RuleSet:
             return replace(self._ask_verdict(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_allow_all(permit, line, ask, allow)
+        # A program in the workspace may have been written by the model itself.
         is_known = not line.uncertainties and not any(is_program_in_workspace(item.name, place) for item in line.outer)
         is_settled = not self._commands_not_allowed(permit, line, allow, place)
         if is_known and is_settled and self._are_redirections_allowed(line, place):
@@ -272,6 +276,7 @@ class RuleSet:
         moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
         if not moves:
             return replace(here, directory=directory)
+        # The directory depends on the order and success of commands; nothing is assumed about it.
         if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
             return replace(here, directory=directory, is_lost=True)
         destination = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
