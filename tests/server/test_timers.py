@@ -33,7 +33,7 @@ CREATE, DETACH, LINGER, BEAT, ASK = 30.0, 10.0, 60.0, 15.0, 86_400.0
 
 
 def test_the_durations_are_these() -> None:
-    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().look) == (
+    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().check_interval) == (
         CREATE,
         DETACH,
         LINGER,
