@@ -81,6 +81,7 @@ class ModelServer:
         self._server: asyncio.Server | None = None
         self._lines: set[_Line] = set()
         self._count = 0
+        self.is_closed = False
         self._arrived = asyncio.Event()
         self.asked: list[Asked] = []
         self.pages: dict[str, object] = {}
@@ -123,6 +124,7 @@ class ModelServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
+        self.is_closed = True
         self._server.close()
         self._tasks.cancel_all()
         for line in tuple(self._lines):
@@ -183,6 +185,8 @@ class _Line(asyncio.Protocol):
         # uvloop's transports are no children of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._number = self._server.joined(self)
+        if self._server.is_closed:
+            self.drop()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

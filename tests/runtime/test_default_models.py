@@ -7,7 +7,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers import model_discovery as places
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.scripted_model import DemoModel
-from providers.json_server import JsonServer, silent_port
+from providers.json_server import JsonServer
 from runtime.settings_home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 
 # Without a selection
@@ -219,8 +219,9 @@ async def test_why_the_scripted_model_was_chosen(place: Home) -> None:
     assert (await reason()).startswith("No usable model: mine has no address")
 
 
-async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(place: Home) -> None:
-    port = await silent_port()
-    place.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
+async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(
+    place: Home, reserved_port: int
+) -> None:
+    place.set(providers={"mine": {"base_url": f"http://127.0.0.1:{reserved_port}/v1"}})
     error = await refusal(place)
     assert (error.trouble, "mine does not answer" in str(error)) == ("connection", True)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection
 from holdfast.providers.openai_compatible import CompatibleModel
-from providers.json_server import JsonServer, silent_port
+from providers.json_server import JsonServer
 from runtime.settings_home import DEEPSEEK, GROQ, GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 
 # Selections
@@ -144,8 +144,8 @@ async def test_what_else_may_be_missing(place: Home, provider: str, settings: di
     assert hint in str(await refusal(place))
 
 
-async def test_a_chosen_server_that_is_not_there_is_named(place: Home) -> None:
-    place.environment["OLLAMA_HOST"] = f"127.0.0.1:{await silent_port()}"
+async def test_a_chosen_server_that_is_not_there_is_named(place: Home, reserved_port: int) -> None:
+    place.environment["OLLAMA_HOST"] = f"127.0.0.1:{reserved_port}"
     place.set(models={"large": {"provider": "ollama"}})
     error = await refusal(place)
     assert error.trouble == "connection"

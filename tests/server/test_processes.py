@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import stat
 import sys
 
@@ -137,12 +136,10 @@ async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> No
         await client.health()
 
 
-async def test_tcp_says_where_the_token_is_and_never_what() -> None:
+async def test_tcp_says_where_the_token_is_and_never_what(reserved_port: int) -> None:
     """R12."""
     async with place() as where:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = reserved_port
         async with process(where, "--host", f"tcp://127.0.0.1:{port}") as server:
             token = (where.data / "token").read_text().strip()
             assert stat.S_IMODE((where.data / "token").stat().st_mode) == 0o600

@@ -210,12 +210,10 @@ async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) ->
         await served(where)
 
 
-async def test_every_host_that_a_tcp_server_answers_to() -> None:
+async def test_every_host_that_a_tcp_server_answers_to(reserved_port: int) -> None:
     """The name it was given, and those of this machine; nothing else."""
     async with place() as where:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = reserved_port
         over = start(serve(ServerOptions(where.data, where.socket, ("127.0.0.1", port))))
         while not (where.data / "token").exists():
             assert not over.done()

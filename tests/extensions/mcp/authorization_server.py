@@ -176,6 +176,9 @@ async def office(*, streams: bool = True) -> AsyncIterator[Office]:
         server.should_exit = True
         server.force_exit = True
         await serving
+        # A forced exit does not wait for connections with a response in progress.
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
 
 
 async def browse(url: str) -> str:

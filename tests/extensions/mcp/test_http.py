@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,13 +16,6 @@ pytestmark = needs_node
 
 PATHS = {"http": ("streamableHttp", "/mcp"), "sse": ("sse", "/sse")}
 ECHO = ("mcp_all_echo", {"message": "hi"})
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -45,11 +37,10 @@ async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Pr
 
 
 @pytest.mark.parametrize("kind", PATHS)
-async def test_the_same_over_another_transport(kind: str) -> None:
-    port = free_port()
-    settings = {"type": kind, "url": f"http://127.0.0.1:{port}{PATHS[kind][1]}", "timeout": 30}
+async def test_the_same_over_another_transport(kind: str, reserved_port: int) -> None:
+    settings = {"type": kind, "url": f"http://127.0.0.1:{reserved_port}{PATHS[kind][1]}", "timeout": 30}
     async with tool_client() as one:
-        async with listening(kind, port):
+        async with listening(kind, reserved_port):
             info = (await add(one, all=settings))["all"]
             assert (info.state, info.prompt_count, info.type) == ("connected", 4, kind)
             echoed, total = await results(one, ECHO, ("mcp_all_get-sum", {"a": 2, "b": 3}))
@@ -64,29 +55,29 @@ async def test_the_same_over_another_transport(kind: str) -> None:
         (gone,) = await one.do(ECHO)
         assert gone.is_error
         assert "all" in gone.content
-        async with listening(kind, port):
+        async with listening(kind, reserved_port):
             (back,) = await one.do(ECHO)
             assert back.content == "Echo: hi"
 
 
-async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
+async def test_a_server_that_has_forgotten_us_is_greeted_again(reserved_port: int) -> None:
     """Restarted, it knows no session of ours. What it refused was not done: it is asked again."""
-    port = free_port()
     async with tool_client() as one:
-        async with listening("http", port):
-            await add(one, all={"url": f"http://127.0.0.1:{port}/mcp"})
+        async with listening("http", reserved_port):
+            await add(one, all={"url": f"http://127.0.0.1:{reserved_port}/mcp"})
             await one.do(ECHO)
-        async with listening("http", port):
+        async with listening("http", reserved_port):
             (echoed,) = await one.do(ECHO)
             assert echoed.content == "Echo: hi"
             await stands(one, "all", "connected")
 
 
-async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_server_behind_an_address_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, reserved_port: int
+) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
-    port = free_port()
-    async with tool_client() as one, listening("http", port) as process:
-        await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})
+    async with tool_client() as one, listening("http", reserved_port) as process:
+        await add(one, all={"url": f"http://127.0.0.1:{reserved_port}/mcp", "timeout": 30, "call_timeout": 2})
         process.send_signal(signal.SIGSTOP)
         (stalled,) = await one.do(ECHO)
         assert stalled.is_error
@@ -96,15 +87,14 @@ async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytes
         assert (await answered(one, ECHO)).content == "Echo: hi"
 
 
-async def test_a_server_that_dies_behind_an_address_is_missed_at_once() -> None:
+async def test_a_server_that_dies_behind_an_address_is_missed_at_once(reserved_port: int) -> None:
     """Nobody has to call one of its tools to find out: the stream on which it speaks has ended."""
-    port = free_port()
     async with tool_client() as one:
-        async with listening("http", port):
-            await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30})
+        async with listening("http", reserved_port):
+            await add(one, all={"url": f"http://127.0.0.1:{reserved_port}/mcp", "timeout": 30})
         gone = await stands(one, "all", "error")
         assert gone.error
-        async with listening("http", port):
+        async with listening("http", reserved_port):
             await stands(one, "all", "connected")
 
 
