@@ -59,6 +59,7 @@ Level = Literal["group", "file"]
 """What counts as a write point: each stage of a group commit, or each write and sync of a file."""
 
 T = TypeVar("T")
+_LONG = 60.0
 _STILL = 25
 """So many rounds of the loop without a sign of life: nothing goes on."""
 
@@ -220,7 +221,10 @@ class Stage:
         self.diary = Diary(Path(life.folder), life.number)
         self.life = life
         self._is_open = is_open
-        self._settings = EngineSettings(pace=pace or Pace(60.0, 1_000_000), titles=titles)
+        # On a busy machine a write may take seconds. No limit of time may decide how a story ends.
+        self._settings = EngineSettings(
+            grace=_LONG, closing=_LONG, cancel_write=_LONG, pace=pace or Pace(_LONG, 1_000_000), titles=titles
+        )
         self.attempted: set[str] = set()
         """Steps that a model has begun and not finished."""
         self._gates: dict[str, Gate] = {}
@@ -299,7 +303,7 @@ class Stage:
     async def answer(self, run_id: str) -> None:
         """Two clients answer the run's request for permission at once."""
         asks = self.workspace.approvals
-        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions), most=1_000_000)
+        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions))
         request = next(ask.id for ask in asks.permissions if ask.run_id == run_id)
 
         async def grant(action: GrantAction) -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from e2e.cli_environment import asks, cli_environment, text
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, script, tool_client, until
+from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import prompt

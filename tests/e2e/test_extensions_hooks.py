@@ -9,11 +9,12 @@ import pytest
 
 from e2e.cli_environment import cli_environment
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
+from holdfast.testing.gates import until
 from model_server.script import Ask, Reply
 from server.helpers import place, prompt
 from trials.hostile_commands import SHAPES, new_token, survivors

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
+from holdfast.testing.gates import until
 from server.helpers import Server
 from trials.hostile_commands import SHAPES, new_token, survivors
 

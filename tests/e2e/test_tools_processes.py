@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import bash, tool_client, until
+from e2e.tool_client import bash, tool_client
 from holdfast.client.client import Client
 from holdfast.domain.events import MessageEvent, ToolOutputEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
+from holdfast.testing.gates import until
 from server.helpers import Place, RawStream, end_of, place, process, read_until
 from trials.hostile_commands import SHAPES, new_token, survivors
 

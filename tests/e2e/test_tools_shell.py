@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.testing.conversation_validity import problems_of_request
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from server.helpers import inside, open_raw
 from trials.hostile_commands import new_token, survivors
 

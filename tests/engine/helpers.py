@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -160,15 +160,6 @@ class RecordingLedger(MemoryLedger):
     def size(self) -> int:
         """The bytes of all of it."""
         return sum(len(msgspec.json.encode(operation)) for operation in self.operations)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let everybody else go on until something is so."""
-    for _ in range(100_000):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("this never comes")
 
 
 async def let_others_run() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of, until
+from engine.helpers import PATIENT, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
@@ -17,7 +17,7 @@ from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedModel, SimpleTool
+from holdfast.testing.gates import Gate, GatedModel, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 DONE = Step((Say("done"),))

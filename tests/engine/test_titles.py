@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, info, message, said, session_of, until
+from engine.helpers import PATIENT, info, message, said, session_of
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
@@ -13,7 +13,7 @@ from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedModel
+from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)

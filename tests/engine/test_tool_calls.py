@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.helpers import PATIENT, RecordingLedger, answering, calls, let_others_run, play, results_of, until
+from engine.helpers import PATIENT, RecordingLedger, answering, calls, let_others_run, play, results_of
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.ledger import PutMessage
@@ -14,7 +14,7 @@ from holdfast.domain.messages import ToolResult
 from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedTool, SimpleTool
+from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.write import Write
 

@@ -19,7 +19,7 @@ from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
-from holdfast.testing.gates import SimpleTool, start
+from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
@@ -201,12 +201,12 @@ async def completion_error(place: Place) -> None:
 async def extensions_ready(place: Place) -> None:
     waited: list[str] = []
 
-    async def until() -> None:
+    async def note() -> None:
         waited.append("extensions_ready")
 
-    await place.run(extensions_ready=until, interactive=True)
+    await place.run(extensions_ready=note, interactive=True)
     assert waited == [], "who looks on can do without"
-    await place.run(extensions_ready=until, interactive=False)
+    await place.run(extensions_ready=note, interactive=False)
     assert waited == ["extensions_ready"]
 
 
@@ -280,9 +280,8 @@ async def save_rule(place: Place) -> None:
     saved: list[str] = []
     ask = Verdict("ask", "No rule.", ("tool(x)",))
     running = start(place.run(save_rule=saved.append, judge=lambda _: ask, interactive=True))
-    async with asyncio.timeout(5):
-        while place.workspace is None or not place.workspace.approvals.permissions:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: place.workspace is not None and place.workspace.approvals.permissions)
+    assert place.workspace is not None
     (request,) = place.workspace.approvals.permissions
     await place.workspace.approvals.grant(request.id, "allow_always")
     await running

@@ -35,7 +35,6 @@ from server.helpers import (
     serving,
 )
 
-_MOST = 5_000_000
 PATIENCE = 20.0
 
 
@@ -82,7 +81,7 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
 
         monkeypatch.setattr(manager, "apply", noted)
         gate.open()
-        await until(lambda: reopened and workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: reopened and workspace not in manager.presence.workspaces)
         assert reopened == [{"A": "1"}]
         assert not manager.handles
         assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
@@ -160,7 +159,7 @@ async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
             await settle_down()
             assert len(server.manager.handles) == 1
             model.before.open()
-            await until(lambda: not server.manager.handles, most=_MOST)
+            await until(lambda: not server.manager.handles)
 
 
 async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +178,7 @@ async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(mon
         writer.transport.abort()
         await exchange(server.address, inside("/v1/health"))
         gate.open()
-        await until(lambda: server.manager.handles, most=_MOST)
+        await until(lambda: server.manager.handles)
         assert server.manager.presence.creating == 0
 
 
@@ -217,7 +216,7 @@ async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
         session = (await client.create_session(workspace)).id
         await prompt(client, workspace, session, "hello", "r1")
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.broken = True
         with pytest.raises(ServerProblem, match="The model has left") as caught:
             await client.summarize(workspace, session)
@@ -236,7 +235,7 @@ async def test_a_summary_ends_with_its_server() -> None:
         session = (await client.create_session(workspace)).id
         model.words.put_nowait(None)
         await prompt(client, workspace, session, "hello", "r1")
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.asked.clear()
         asked = start(client.summarize(workspace, session))
         await model.asked.wait()
@@ -261,7 +260,7 @@ async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
             record = await server.manager.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
-            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
         assert asked == list(texts.values())
 

@@ -115,7 +115,7 @@ async def test_a_waiting_run_goes_on_without_any_client() -> None:
     async with place() as where:
         workspace, _ = await killed_in_a_stream(where)
         async with serving(where) as server:
-            await until(lambda: server.manager.ready.is_set() and not server.manager.handles, most=5_000_000)
+            await until(lambda: server.manager.ready.is_set() and not server.manager.handles)
             client, _ = await server.opened()
             run = await client.get_run(workspace, RunId("r2"))
             assert (run.outcome, run.prompt) == ("completed", "words=3")

@@ -57,7 +57,7 @@ async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read()
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(inside(f"/v1/workspaces/{workspace}/events?since=0"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
         other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
@@ -198,7 +198,7 @@ async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
         reader, writer = await open_raw(where.address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(inside("/1") + inside("/2"))
-        await until(lambda: asked, most=1_000_000)
+        await until(lambda: asked)
         for _ in range(5):
             await settle_down()
         assert asked == ["/1"]
@@ -322,7 +322,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
         first.stop(0)
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
@@ -343,11 +343,11 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
         await clock.forward(10 * linger, server.address)
         assert server.manager.handles == [handle], "the run keeps it open"
         model.before.open()
-        await until(lambda: not handle.workspace.is_busy(), most=1_000_000)
+        await until(lambda: not handle.workspace.is_busy())
         await clock.forward(linger - 1, server.address)
         assert server.manager.handles == [handle], "the job keeps it open"
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
@@ -360,7 +360,7 @@ async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
         await clock.forward(60, server.address)
         assert len(server.manager.handles) == 1
         running.stop(0)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
@@ -476,7 +476,7 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
         opened = [await server.opened(name) for name in ("a", "b")]
         for client, workspace in opened:
             await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
         gc.disable()
         try:
             left = weakref.ref(Loop())

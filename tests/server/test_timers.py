@@ -36,7 +36,7 @@ async def attached(server: Server, workspace: str, client: str, since: str = "si
 
 
 async def gone(server: Server) -> None:
-    await until(lambda: not server.manager.handles, most=1_000_000)
+    await until(lambda: not server.manager.handles)
 
 
 async def test_a_workspace_that_nobody_attaches_to() -> None:
@@ -202,12 +202,12 @@ async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
         other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
         await other.until(lambda item: item.number == 3)
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         assert bus._readers == 2
         await clock.forward(seconds - 1, server.address)
         assert bus._readers == 2
@@ -229,7 +229,7 @@ async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there()
         await model.asked.wait()
         where.data.rename(where.data.with_name("away"))
         model.words.put_nowait(None)
-        await until(lambda: server.manager.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem)
         await clock.forward(2 * LINGER, server.address)
         assert server.over is not None
         assert not server.over.done(), "somebody is there who may restore it"
@@ -249,9 +249,9 @@ async def test_a_server_whose_data_directory_is_restored_stays() -> None:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         where.data.rename(where.data.with_name("away"))
-        await until(lambda: server.manager.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem)
         where.data.with_name("away").rename(where.data)
-        await until(lambda: not server.manager.storage_problem, most=10_000_000)
+        await until(lambda: not server.manager.storage_problem)
         await clock.forward(CREATE - 1, server.address)
         await prompt(client, workspace, session, "go", RunId("r1"))
 

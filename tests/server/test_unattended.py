@@ -48,7 +48,7 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
             if waits:
                 assert (await stored(manager, workspace, "r2")).outcome is None
             handle = await manager.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
-            await until(lambda: not handle.workspace.engine.is_busy(), most=5_000_000)
+            await until(lambda: not handle.workspace.engine.is_busy())
             await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
             assert (await stored(manager, workspace, "r2")).outcome == "completed"
         finally:

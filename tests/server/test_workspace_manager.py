@@ -19,7 +19,6 @@ from server.helpers import RawStream, Server, collect, end_of, place, prompt, re
 
 _SHORT = GracePeriods(create=60.0, detach=0.02, linger=0.02)
 """Whoever has come has time to do something; whoever has gone is soon forgotten."""
-_MOST = 5_000_000
 
 
 def streams(server: Server) -> int:
@@ -31,7 +30,7 @@ async def test_a_workspace_closes_when_nobody_comes() -> None:
     """Created and never attached to: the hold of the create is all it has."""
     async with place() as where, serving(where, graces=GracePeriods(create=0.02)) as server:
         await server.opened()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
@@ -40,7 +39,7 @@ async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
         session = (await client.create_session(workspace, "s")).id
         cursor = (await client.snapshot(workspace)).cursor
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         with pytest.raises(ServerProblem) as caught:
             await client.get_workspace(workspace)
         assert caught.value.status == 404
@@ -65,12 +64,12 @@ async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
         await client.set_current_session(workspace, session)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         raw.close()
-        await until(lambda: streams(server) == 1, most=_MOST)
+        await until(lambda: streams(server) == 1)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         await client.set_current_session(workspace, SessionId(""))
         assert (await client.get_session(workspace, session)).attached_clients == 0
         other.close()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
@@ -85,11 +84,11 @@ async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
         await client.leave_workspace(workspace)
         assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
         model.before.open()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         assert (await client.create_workspace(where.project())).id == workspace
         assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_retired_client_is_refused_for_good() -> None:
@@ -168,7 +167,7 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
         manager.apply(WorkBegan(workspace))
         monkeypatch.undo()
         gate.open()
-        await until(lambda: workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: workspace not in manager.presence.workspaces)
         assert not manager.handles
 
 
@@ -185,7 +184,7 @@ async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_aga
 
         monkeypatch.setattr(server.manager.ledger, "close_workspace", refused)
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         monkeypatch.undo()
         assert (await client.create_workspace(where.project())).id == workspace
         await prompt(client, workspace, session, "go", "r1")
@@ -222,7 +221,7 @@ async def test_a_run_keeps_a_server_that_a_client_started() -> None:
         session = (await client.create_session(workspace, "s")).id
         await prompt(client, workspace, session, "go", "r1")
         await client.retire_client()
-        await until(lambda: not server.manager.presence.workspaces[workspace].claims, most=_MOST)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims)
         assert server.over is not None
         assert not server.over.done()
         model.before.open()

@@ -219,7 +219,7 @@ async def test_an_erasure_that_a_kill_prevented_is_made_up_for(
     assert [canary for canary in canaries if canary not in contents(killed)] == []
     again = SqliteLedger(killed)
     gone = [canaries[number] for number in sorted(erasing)]
-    await until(lambda: not any(canary in contents(killed) for canary in gone), most=5_000)
+    await until(lambda: not any(canary in contents(killed) for canary in gone))
     assert all(canary in contents(killed) for canary in canaries if canary not in gone)
     await again.close()
 

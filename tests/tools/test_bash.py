@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate
+from holdfast.testing.gates import Gate, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
@@ -192,16 +192,10 @@ async def test_processes_left_running_are_stopped_and_reported(desk: Desk) -> No
 
 async def test_who_watches_hears_it_live(desk: Desk) -> None:
     await desk.begin("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
-    await until_real(lambda: "öne" in desk.heard())
+    await until(lambda: "öne" in desk.heard())
     (desk.root / "go").touch()
     await desk.harness.quiet()
     assert desk.heard() == "öne\ntwo\n"
-
-
-async def until_real(condition: Callable[[], object]) -> None:
-    """Until something outside has happened."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 # Permission and cancel
@@ -284,7 +278,7 @@ async def test_when_a_cancelled_run_has_ended_its_tree_is_gone(desk: Desk) -> No
     token = new_token()
     line = f"setsid sleep {token} & trap '' INT TERM; touch up; while :; do sleep {token}; done"
     await desk.begin("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
-    await until_real((desk.root / "up").exists)
+    await until((desk.root / "up").exists)
     await desk.harness.cancel()
     await desk.harness.quiet()
     assert not survivors(token)
@@ -340,7 +334,7 @@ async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(
     kills = KILLS_ITS_SUPERVISORS.format(token=token)
     line = f"kill_all() {{ {kills}; }}; trap kill_all INT; touch ready; sleep {token} & wait"
     await tree_desk.begin("r1", ("bash", {"command": line}))
-    await until_real((tree_desk.root / "ready").exists)
+    await until((tree_desk.root / "ready").exists)
     await tree_desk.harness.cancel()
     await tree_desk.harness.quiet()
     assert not survivors(token)
@@ -382,7 +376,7 @@ async def test_what_takes_long_goes_on_in_the_background(desk: Desk) -> None:
     token = new_token()
     result = await desk.run(f"sleep {token}")
     assert "job 001" in result.content
-    await until_real(lambda: survivors(token))
+    await until(lambda: survivors(token))
     assert (await desk.call("job_output", shell_id="001")).content.startswith("Status: running")
     killed = await desk.call("job_kill", shell_id="001")
     assert killed.content == "Job 001 was stopped."
@@ -418,7 +412,7 @@ async def test_a_cancel_while_a_job_is_watched_stops_it(desk: Desk) -> None:
     desk.bash._times = BashTimes(early=LONG)
     token = new_token()
     await desk.begin("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
-    await until_real((desk.root / "up").exists)
+    await until((desk.root / "up").exists)
     await desk.harness.cancel()
     await desk.harness.quiet()
     assert not survivors(token)
@@ -442,7 +436,7 @@ async def test_a_hundred_commands_and_jobs_use_up_nothing(desk: Desk) -> None:
     desk.bash._times = BashTimes(early=0.0)
     for _ in range(8):
         await desk.run("true", run_in_background=True)
-        await until_real(lambda: not desk.jobs.is_busy)
+        await until(lambda: not desk.jobs.is_busy)
     assert (await desk.run("echo fine")).content.startswith("fine")
 
 

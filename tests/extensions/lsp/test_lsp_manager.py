@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import until
 from extensions.lsp.lsp_workspace import LspWorkspace, edit, lsp_workspace, view, write
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
@@ -14,6 +13,7 @@ from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
 from holdfast.extensions.lsp import server_state
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
+from holdfast.testing.gates import until
 from server.helpers import RawStream, read_until
 
 SHORT = WaitLimits(0.5, 0.2, 0.05)

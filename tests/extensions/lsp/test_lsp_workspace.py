@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import until
 from extensions.lsp.lsp_workspace import SERVER, LspWorkspace, edit, lsp_workspace, view
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
@@ -17,6 +16,7 @@ from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
+from holdfast.testing.gates import until
 from server.helpers import place, process
 from trials.hostile_commands import new_token, survivors
 

@@ -18,8 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from e2e.tool_client import until
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
 __all__ = ["Office", "browse", "office"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, until
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
@@ -26,6 +26,7 @@ from extensions.mcp.servers import (
     wrapped,
 )
 from holdfast.domain.events import HelloEvent, McpEvent
+from holdfast.testing.gates import until
 from server.helpers import read_until
 
 pytestmark = needs_node

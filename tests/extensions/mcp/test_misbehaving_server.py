@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, until
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import add, dead, gone, living, results, rogue, stands, state
 from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
 GO: tuple[str, object] = ("mcp_rogue_go", {})
 

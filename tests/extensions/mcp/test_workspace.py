@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
-from e2e.tool_client import tool_client, until
+from e2e.tool_client import tool_client
 from extensions.mcp.authorization_server import office
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
@@ -28,7 +28,7 @@ from extensions.mcp.servers import (
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import end_of, place, read_until
