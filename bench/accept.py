@@ -8,7 +8,7 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from bench.stage import Bare, HeldModels, Stage, sessions, stage
+from bench.stage import BareStore, HeldModels, Stage, sessions, stage
 from holdfast.domain.ids import SessionId
 from holdfast.domain.runs import Prompt, Run
 
@@ -28,7 +28,7 @@ async def _submit(on: Stage, session: SessionId) -> Run:
     return await on.workspace.inputs.submit(Prompt(session, _PROMPT, delivery="queue"))
 
 
-async def _single(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
+async def _single(on: Stage, bare: BareStore, models: HeldModels) -> list[tuple[float, float]]:
     """One accept at a time, each by a session that does nothing; what its run does then is over before the next."""
     pairs = []
     for session in await sessions(on, SINGLE):
@@ -40,7 +40,7 @@ async def _single(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float
     return pairs
 
 
-async def _together(on: Stage, bare: Bare, held: list[SessionId]) -> list[tuple[float, float]]:
+async def _together(on: Stage, bare: BareStore, held: list[SessionId]) -> list[tuple[float, float]]:
     """Many at once: until the last is answered. They wait behind runs that are held, so nothing else is done."""
     pairs = []
     for _ in range(ROUNDS):
@@ -59,7 +59,7 @@ async def _clear(on: Stage, held: list[SessionId]) -> None:
     await on.workspace.engine.recorder.put(sync=False)
 
 
-async def _steady(on: Stage, bare: Bare, held: list[SessionId]) -> Figure:
+async def _steady(on: Stage, bare: BareStore, held: list[SessionId]) -> Figure:
     """Accepted per second when each of many submitters asks again as soon as it is answered."""
 
     async def ask(session: SessionId) -> None:
@@ -77,7 +77,7 @@ async def _steady(on: Stage, bare: Bare, held: list[SessionId]) -> Figure:
     return Figure(f"accepts, {SUBMITTERS} submitters", median(rates), "per second", median(limits), beside)
 
 
-async def _cancels(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
+async def _cancels(on: Stage, bare: BareStore, models: HeldModels) -> list[tuple[float, float]]:
     pairs = []
     for session in await sessions(on, CANCELS):
         before = models.begun
@@ -98,8 +98,8 @@ def _ms(pairs: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
 async def _measure() -> list[Figure]:
     models = HeldModels()
     async with stage(models) as on:
-        bare = Bare(on.path)
-        grouped = Bare(on.path / "data", row=b"x" * 400)
+        bare = BareStore(on.path)
+        grouped = BareStore(on.path / "data", row=b"x" * 400)
         for _ in range(20):
             bare.commit()
         single = await _single(on, bare, models)

@@ -32,8 +32,8 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.http11.sse import frame
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]

@@ -19,8 +19,9 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.vacuum import WAL_SIZE_LIMIT
 
-__all__ = ["Bare", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
+__all__ = ["BareStore", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
 
 _ON_DISK = "/var/tmp"
 """Where there are both, /tmp may be in memory, this is on a disk. TMPDIR overrules it."""
@@ -145,12 +146,15 @@ async def sessions(on: Stage, count: int) -> list[SessionId]:
     return [session.id for session in made]
 
 
-class Bare:
-    """SQLite with nothing around it, on the same disk and with the same promises."""
+class BareStore:
+    """SQLite alone, on the same disk and with the same pragmas."""
 
     def __init__(self, path: Path, row: bytes = b"a small row") -> None:
         self._connection = apsw.Connection(str(path / "bare.db"))
         self._connection.pragma("journal_mode", "WAL")
+        self._connection.pragma("journal_size_limit", WAL_SIZE_LIMIT)
+        self._connection.pragma("foreign_keys", 1)
+        self._connection.pragma("secure_delete", 1)
         self._connection.pragma("synchronous", "FULL")
         self._connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, body BLOB NOT NULL)")
         self._row = row

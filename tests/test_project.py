@@ -36,7 +36,7 @@ PURE = (
     "engine/lifecycle.py",
     "engine/response_builder.py",
     "engine/retries.py",
-    "extensions/lsp/server_state.py",
+    "extensions/lsp/server_lifecycle.py",
     "server/presence.py",
     "server/streams/crush_stream.py",
     "server/web/web_auth.py",
@@ -435,7 +435,7 @@ def test_a_run_starts_light() -> None:
 
 def test_a_server_answers_before_it_is_loaded() -> None:
     """What is loaded before the first answer."""
-    loaded = loaded_by("import holdfast.cli.server_start")
+    loaded = loaded_by("import holdfast.cli.serve")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from cli.test_run_approvals import ACTIVE, ASKED, WRITE
 from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
@@ -46,12 +46,12 @@ class Plain:
 
     def end(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(PATIENCE)
+        return self._process.wait(TIMEOUT)
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait(PATIENCE)
+            self._process.wait(TIMEOUT)
         os.close(self._master)
 
 
@@ -276,7 +276,7 @@ def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
         plain.type(WRITE)
         plain.see(ASKED)
         server.kill()
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT)
         plain.see("The request was withdrawn.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
@@ -297,4 +297,4 @@ def test_without_a_terminal_approvals_are_printed_and_not_refused(home: Isolated
         while b"Permission was refused." not in seen:
             seen += process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130

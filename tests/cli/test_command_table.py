@@ -18,7 +18,7 @@ from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 
 TESTS = Path(__file__).parents[1]
 SKILL = "---\nname: {0}\ndescription: Does {0}\n---\nBody of {0}.\n"
@@ -219,7 +219,7 @@ class Place:
                 self.values[name] = session.id
                 async with client.events(workspace, since=0) as events:
                     await client.send_prompt(workspace, AgentMessage(session.id, text, RunId(run), yolo=True))
-                    await read_until(events, end_of(RunId(run)))
+                    await read_until(events, run_ended(RunId(run)))
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
-from holdfast.client.locate import find
-from holdfast.lockfile import read_owner
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
+from holdfast.client.server_launcher import find
+from holdfast.lock_owner import read_owner
 
 
 def _data(home: IsolatedHome) -> Path:
@@ -68,7 +68,7 @@ def _at_a_terminal(home: IsolatedHome, directory: Path) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-P", "-m", "holdfast"]
     environment = {**home.environment, "TERM": "xterm"}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with subprocess.Popen(command, stdin=follower, stdout=follower, cwd=directory, env=environment) as process:
         os.close(follower)
         while str(directory) not in _workspaces(home) and time.monotonic() < deadline:
@@ -193,6 +193,6 @@ def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome, reserved_port: 
                 break
         said[host] = b"".join(lines)
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     assert b"WARNING" not in said["127.0.0.1"]
     assert b"can be reached from other machines" in said["0.0.0.0"]

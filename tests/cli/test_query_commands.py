@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
 from holdfast.cli.run_client.run_lookup import expand_id
@@ -64,7 +64,7 @@ def test_runs_wait_can_time_out(home: IsolatedHome) -> None:
     assert waiting.stdout is not None
     waiting.stdout.read(1)
     waiting.send_signal(signal.SIGINT)
-    assert waiting.wait(PATIENCE) == 130
+    assert waiting.wait(TIMEOUT) == 130
     assert home.run_of(run_id).outcome is None
     assert home.say("runs", "cancel", run_id) in ("cancelling", "cancelled")
     done = home.call("runs", "wait", run_id)
@@ -174,7 +174,7 @@ def test_a_session_is_followed(home: IsolatedHome) -> None:
     while len(seen) < len(wanted) and (piece := process.stdout.read(1)):
         seen += piece
     process.send_signal(signal.SIGINT)
-    assert (process.wait(PATIENCE), seen) == (130, wanted)
+    assert (process.wait(TIMEOUT), seen) == (130, wanted)
 
 
 def test_following_survives_the_server(alone: IsolatedHome) -> None:
@@ -190,12 +190,12 @@ def test_following_survives_the_server(alone: IsolatedHome) -> None:
     while len(seen) < len(before):
         seen += process.stdout.read(1)
     server.kill()
-    server.wait(PATIENCE)
+    server.wait(TIMEOUT)
     alone.say("run", "--session", session, "words=2 x")
     while len(seen) < len(before + after):
         seen += process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    assert (process.wait(PATIENCE), seen) == (130, before + after)
+    assert (process.wait(TIMEOUT), seen) == (130, before + after)
 
 
 def test_the_server_status_is_printed(home: IsolatedHome, place: str) -> None:
@@ -251,7 +251,7 @@ def test_logs_are_followed(alone: IsolatedHome) -> None:
     log.write_text("five\n", "utf-8")
     assert process.stdout.read(5) == b"five\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
 
 
 def test_a_closed_pipe_is_not_an_error(home: IsolatedHome, place: str) -> None:
@@ -260,14 +260,14 @@ def test_a_closed_pipe_is_not_an_error(home: IsolatedHome, place: str) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    process.wait(PATIENCE)
+    process.wait(TIMEOUT)
 
 
 def test_the_client_example_works(home: IsolatedHome) -> None:
     """Attach, prompt, stream, cancel, in some ten lines of Python."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "client.py"
     process = home.start(code=example.read_text())
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     text, outcome = said.decode().splitlines()
     assert (process.returncode, outcome, complaint) == (0, "cancelled", b"")
     assert text.startswith("word1 word2 word3")

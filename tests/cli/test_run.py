@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.isolated_home import PATIENCE, IsolatedHome, Process, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, Process, shown_on
 from holdfast.cli.click_group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
@@ -25,7 +25,7 @@ def _first(process: Process) -> bytes:
 
 
 def _ended(process: Process) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -121,7 +121,7 @@ def test_endless_input_is_limited(line: str) -> None:
         ["/bin/sh", "-c", line.format(f"{sys.executable} -m holdfast")],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, b"")
@@ -286,7 +286,7 @@ def test_a_closed_pipe_is_not_an_error(home: IsolatedHome) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(PATIENCE) == 141
+    assert process.wait(TIMEOUT) == 141
 
 
 def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: IsolatedHome) -> None:
@@ -301,7 +301,7 @@ def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: Isolate
     )
     os.close(follower)
     shown = shown_on(leader)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert shown.endswith((b"\r\x1b[K" + ANSWER.encode() + b"\r\n", ANSWER.encode() + b"\r\n"))
     assert " · 0 s".encode() in shown
 

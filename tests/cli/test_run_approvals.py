@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli.server_connection import ServerConnection, required_text
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
@@ -48,14 +48,14 @@ class Seat:
         return list(termios.tcgetattr(self._master))
 
     def end(self) -> tuple[int, str]:
-        out, _ = self._process.communicate(timeout=PATIENCE)
+        out, _ = self._process.communicate(timeout=TIMEOUT)
         return self._process.returncode, out.decode()
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         if self._process.stdout is not None and not self._process.stdout.closed:
-            self._process.communicate(timeout=PATIENCE)
+            self._process.communicate(timeout=TIMEOUT)
         os.close(self._master)
 
 
@@ -243,4 +243,4 @@ def test_runs_wait_does_not_answer_for_an_interactive_client(home: IsolatedHome,
         assert "waits for approval: write: Create file" in told
         assert f"holdfast attach {session}" in told
         connection.send("POST", connection.path("runs", "theirs", "cancel"))
-        assert waiting.wait(PATIENCE) == 130
+        assert waiting.wait(TIMEOUT) == 130

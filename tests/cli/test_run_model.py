@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home, shown_on
 from e2e.cli_environment import asks, cli_environment
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
@@ -43,7 +43,7 @@ def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int,
     )
     os.close(follower)
     shown = shown_on(leader)
-    return process.wait(PATIENCE), shown.decode()
+    return process.wait(TIMEOUT), shown.decode()
 
 
 def _sessions(home: IsolatedHome) -> list[object]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
-from holdfast.client.locate import locate
-from holdfast.client.paths import BadHost
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
+from holdfast.client.server_launcher import locate
+from holdfast.client.socket_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
 from holdfast.client.sync_client import SyncClient
 from stream_servers import reserve_port
@@ -64,7 +64,7 @@ class Machine:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=PATIENCE)
+        self.process.communicate(timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, shown_on
 
 
 def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -17,7 +17,7 @@ def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subproces
         ["sh", "-c", line],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
         cwd=cwd or house.work,
         env={**house.environment, "H": f"{sys.executable} -m holdfast"},
@@ -63,7 +63,7 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHo
         "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
     )
     process = home.start(code=code)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, complaint) == (0, b"")
     assert b"\ndata " in said
 
@@ -81,7 +81,7 @@ def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
     )
     os.close(follower)
     shown = shown_on(leader)
-    process.wait(PATIENCE)
+    process.wait(TIMEOUT)
     return shown
 
 
@@ -168,7 +168,7 @@ run_command._import_follower()
 def test_a_signal_during_imports_is_deferred(home: IsolatedHome) -> None:
     """An exception out of a handler, in the middle of it, would be a segmentation fault."""
     process = home.start(code=LOADING)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
 
 
@@ -188,7 +188,7 @@ def test_the_timeout_applies_to_a_pipe_that_stays_open(home: IsolatedHome) -> No
             stdin=read,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             cwd=home.work,
             env=home.environment,

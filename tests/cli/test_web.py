@@ -7,7 +7,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
@@ -22,7 +22,7 @@ def _asked(address: str, path: str = "", body: object = None, token: str = "") -
     request = urllib.request.Request(address.rstrip("/") + "/" + path, data, headers)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(request, timeout=PATIENCE) as answer:
+        with direct.open(request, timeout=TIMEOUT) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as refused:
         with refused:

@@ -14,7 +14,7 @@ from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.protocol.bodies import Accepted, AgentMessage, ConfigModel, ModelChoice, RunPatch
+from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, PromptAccepted, RunChange, SelectedModel
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.testing.gates import start, until
 from stream_servers import stream_server
@@ -34,8 +34,8 @@ ARGUMENTS: dict[str, Any] = {
     "value": 1,
     "command": "stop",
     "prompt": AgentMessage(S, "hello"),
-    "patch": RunPatch(position=1),
-    "choice": ConfigModel("large", ModelChoice("m", "p")),
+    "patch": RunChange(position=1),
+    "choice": ConfigModelRequest("large", SelectedModel("m", "p")),
     "answer": {},
     "body": {},
     "skip": True,
@@ -103,7 +103,7 @@ async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
         return await call(client)
 
 
-def send(client: Client) -> Awaitable[Accepted]:
+def send(client: Client) -> Awaitable[PromptAccepted]:
     return client.send_prompt(W, AgentMessage(S, "hello", RunId("r")))
 
 

@@ -267,7 +267,7 @@ async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
     assert await with_server(quiet, work) == []
 
 
-LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.locate")
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.server_launcher")
 HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
 
 

@@ -12,7 +12,7 @@ from client.play import session_event
 from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
 from holdfast.client.view import View, ViewSettings
-from holdfast.domain import message_delta as growth_module
+from holdfast.domain import message_merge as growth_module
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
 from holdfast.domain.model_requests import ModelRequest
@@ -41,7 +41,7 @@ class SlowHooks(NoHooks):
     def __init__(self) -> None:
         self.gate = Gate()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         await self.gate()
         return await super().before_prompt(run, prompt, is_first=is_first)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.domain.approvals import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
-from holdfast.domain.files import ReadMark, UndoAsk
+from holdfast.domain.files import ReadMark, UndoRequest
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.messages import Message, TextPart
@@ -286,7 +286,7 @@ class Stage:
 
         versions = await engine.run_context.ledger.files(record.id, session)
         report = await undo(
-            UndoAsk(session_id=session),
+            UndoRequest(session_id=session),
             versions,
             root=record.path,
             record=put,

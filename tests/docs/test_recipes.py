@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from e2e.cli_environment import PATIENCE, CliEnvironment, Done, cli_environment
+from e2e.cli_environment import TIMEOUT, CliEnvironment, Done, cli_environment
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 
@@ -74,7 +74,7 @@ class Machine:
             stdout=pipe,
             stderr=pipe,
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate()
         return Done(process.returncode or 0, out.decode(), err.decode())
 

@@ -12,7 +12,7 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import read_until
@@ -60,7 +60,7 @@ async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
 
 async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> None:
     """What the provider counts is told, and costs what the settings say."""
-    place = await stage.opened()
+    place = await stage.open_workspace()
     ended: list[bool] = []
     titled: list[bool] = []
 
@@ -81,9 +81,9 @@ async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> No
 
 async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvironment) -> None:
     """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
-    place = await stage.opened()
+    place = await stage.open_workspace()
     assert (await place.asked("one"))[0].text == "big: one"
-    choice = ConfigModel("large", ModelChoice("other", "local", temperature=0.5), scope=1)
+    choice = ConfigModelRequest("large", SelectedModel("other", "local", temperature=0.5), scope=1)
     async with place.watching() as events:
         await place.client.config_model(place.id, choice)
         await read_until(events, is_change)
@@ -149,7 +149,7 @@ async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
 async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
     """A model that sees gets the image; one that does not is told its name."""
     stage.write(model=f"supports_attachments = {str(sees).lower()}")
-    place = await stage.opened()
+    place = await stage.open_workspace()
     end, _ = await place.asked("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
     assert not end.error
     messages: Any = asks(stage.provider, "big")[0].json["messages"]

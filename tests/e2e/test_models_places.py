@@ -26,7 +26,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         listed = await stage.call("models")
         assert "no real model" in listed.out + listed.err
         assert "holdfast login" in listed.err
-        place = await stage.opened()
+        place = await stage.open_workspace()
         said = (await place.asked("hello"))[0].text
         assert "scripted model" in said
         assert "holdfast login" in said
@@ -44,7 +44,7 @@ async def test_2_a_local_server_is_found_by_itself() -> None:
     async with cli_environment(models={"qwen3:8b": 40_960}) as stage:
         stage.settings.write_text(ALONE)
         stage.environment["OLLAMA_HOST"] = stage.provider.root.removeprefix("http://")
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("hi"))[0].text == "Hello."
         info = await place.client.agent_info(place.id)
         assert (info.model_cfg.provider, info.model.id, info.model.context_window) == ("ollama", "qwen3:8b", 40_960)
@@ -92,7 +92,7 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
 
     async with cli_environment(script) as stage:
         other_wire(stage, wire, kind)
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, _ = await place.asked("hi")
         assert (end.text, end.error) == ("Hello.", "")
         (first,) = (asked for asked in stage.provider.asked if asked.wire == wire and b"tools" in asked.body)
@@ -137,7 +137,7 @@ async def test_7_nobody_is_asked_before_a_prompt() -> None:
     """Opening a workspace whose provider is set up and described asks nobody."""
     async with cli_environment() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
         stage.environment["GROQ_API_KEY"] = "k"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         await place.client.get_config(place.id)
         assert [asked for asked in stage.provider.asked if asked.wire is not None] == []
         assert other.asked == []

@@ -44,7 +44,7 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
         stage.environment["A_SECRET"] = "a-secret-value"
         assert await stage.say("run", "hi") == "Hello."
         assert asks(stage.provider)[-1].json["model"] == "other"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         trust = await place.client.get_trust(place.id)
         assert not trust.trusted
         withheld = {item.key for item in trust.withheld}
@@ -61,7 +61,7 @@ async def test_2_after_trust_it_counts_until_it_changes() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "Hello."
         shown = await stage.say("trust", "--yes")
         assert "! providers.local.base_url" in shown
@@ -76,7 +76,7 @@ async def test_2_after_trust_it_counts_until_it_changes() -> None:
 async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
-        place = await stage.opened({"A_SECRET": "a-secret-value"})
+        place = await stage.open_workspace({"A_SECRET": "a-secret-value"})
         shown = await place.client.get_trust(place.id)
         path = stage.project / "holdfast.toml"
         path.write_text(path.read_text() + "\n# another word\n")

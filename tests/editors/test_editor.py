@@ -16,7 +16,7 @@ from acp.helpers import embedded_text_resource
 from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
 from cli.isolated_home import IsolatedHome
-from editors.editor_client import PATIENCE, Desk, desk, server_client
+from editors.editor_client import TIMEOUT, Desk, desk, server_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
@@ -25,7 +25,7 @@ from holdfast.domain.messages import BinaryPart, text_of
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from server.helpers import end_of
+from server.helpers import run_ended
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -241,9 +241,9 @@ async def test_what_others_do_in_the_session_is_seen(home: IsolatedHome, editor:
 
 
 async def _ended(client: Client, workspace: WorkspaceId, run: RunId) -> None:
-    async with asyncio.timeout(PATIENCE), client.events(workspace, since=0) as events:
+    async with asyncio.timeout(TIMEOUT), client.events(workspace, since=0) as events:
         async for item in events:
-            if end_of(run)(item):
+            if run_ended(run)(item):
                 return
 
 
@@ -414,7 +414,7 @@ async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) 
 
 
 async def _stands(client: Client, workspace: WorkspaceId, wanted: dict[str, str]) -> None:
-    async with asyncio.timeout(PATIENCE), client.events(workspace, since=0) as events:
+    async with asyncio.timeout(TIMEOUT), client.events(workspace, since=0) as events:
         async for item in events:
             if isinstance(item.event, HelloEvent | McpEvent):
                 states = await client.mcp_states(workspace)

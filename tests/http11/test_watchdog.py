@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.http11.connection import RequestWatchdog
+from holdfast.http11.client_connection import RequestWatchdog
 from holdfast.testing.seeded_loop import in_virtual_time
 
 

@@ -19,7 +19,7 @@ from holdfast.server.http.application import Application
 from holdfast.server.http.connection import Message
 from holdfast.server.http.request import Request
 from holdfast.server.streams.event_stream import stream
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 STATUSES: dict[str, int] = {
     "HoldfastError": 500,
@@ -127,7 +127,7 @@ async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog
         raise raised[-1]
 
     route = next(route for route in ROUTES if route.name == "version")
-    async with place() as where, serving(where) as server:
+    async with server_directory() as where, in_process_server(where) as server:
         application = Application(
             server.manager, server.observers, server.application.server, {"version": handler}, stream
         )

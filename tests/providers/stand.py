@@ -23,8 +23,8 @@ from holdfast.domain.model_requests import (
 )
 from holdfast.domain.settings import Selection
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.providers.pydantic_ai import PydanticModel
 from model_server.bedrock import framed
 from model_server.script import Reply, event

@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import TextDelta
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from providers.stand import LEAN, collect
 from stream_servers import stream_server
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.http11.connection import ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ConnectionRefused, RequestWatchdog
 from holdfast.providers import provider_errors
 from holdfast.providers.provider_errors import (
     ErrorContext,

@@ -28,8 +28,8 @@ from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, event
 from providers.stand import KEY, LEAN, collect, message, prompt, serving, shape

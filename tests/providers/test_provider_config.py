@@ -10,6 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import ModelSettings, Options, ProviderSettings, Selection, Settings
 from holdfast.domain.usage import Price
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, CatalogSource
+from holdfast.providers.model_access import BETWEEN, FIRST_BYTE
 from holdfast.providers.model_discovery import DiscoveredModel
 from holdfast.providers.model_factory import ModelConfig, configure_model
 from holdfast.providers.provider_config import (
@@ -27,7 +28,6 @@ from holdfast.providers.provider_config import (
     resolve_endpoint,
     wire_of,
 )
-from holdfast.providers.provider_connection import BETWEEN, FIRST_BYTE
 
 LISTED = CatalogModel(
     "m",

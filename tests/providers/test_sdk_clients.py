@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
 from providers.stand import LIBRARIES
 

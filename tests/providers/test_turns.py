@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import answering
+from engine.helpers import fixed_tool
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.domain.runs import Brief, Prompt
+from holdfast.domain.runs import Prompt, PromptExpansion
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.harness import FixedModels, Harness
 from model_server.script import Ask, Reply, Say, Think, event
 from model_server.server import Asked, ModelServer
@@ -82,7 +82,7 @@ class Played(msgspec.Struct):
 
 async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) -> Played:
     script = Script(troubles)
-    tools = answering("look"), answering("other")
+    tools = fixed_tool("look"), fixed_tool("other")
 
     async def unusable(_: str) -> Model:
         raise ProviderError("It has no key.", trouble="credentials")
@@ -95,7 +95,7 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
 
         models = FixedModels(model("old"), renewed=model("new"))
         harness = await Harness.open(models, tools=tools, settings=SETTINGS, named_model=unusable)
-        brief = Brief("go on", model="acme/other") if falls_back else None
+        brief = PromptExpansion("go on", model="acme/other") if falls_back else None
         await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
         await harness.quiet()
         messages = await harness.messages()

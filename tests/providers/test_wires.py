@@ -12,7 +12,7 @@ from holdfast.domain.model_requests import ModelInfo, StreamPart, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from model_server.script import Ask, Redact, Reply, Say, Think, event
 from model_server.server import Asked
 from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving

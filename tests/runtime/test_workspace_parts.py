@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.project_context import GitChanges, ProjectContext
-from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
 from holdfast.engine.run_context import NoHooks, SubagentType
@@ -55,7 +55,9 @@ class Place:
             return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent", kind=self.kind)))
         return ToolOutcome("did it")
 
-    async def run(self, *, brief: Brief | None = None, interactive: bool = False, **parts: object) -> RunComplete:
+    async def run(
+        self, *, brief: PromptExpansion | None = None, interactive: bool = False, **parts: object
+    ) -> RunComplete:
         self.given = {name: value for name, value in parts.items() if name == "sends"}
         others = {name: value for name, value in parts.items() if name != "sends"}
 
@@ -227,17 +229,17 @@ class Hooked(NoHooks):
     def __init__(self, said: list[str]) -> None:
         self.said = said
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         self.said.append(f"before {use.name}")
-        return Ruling()
+        return HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         self.said.append(f"after {use.name}: {outcome.content}")
-        return Ruling()
+        return HookOutcome()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         self.said.append(f"prompt {prompt} {is_first}")
-        return Ruling()
+        return HookOutcome()
 
     def after_run(self, end: RunComplete) -> None:
         self.said.append(f"end {end.run_id} {end.outcome}")
@@ -259,7 +261,7 @@ async def rules_allow(place: Place) -> None:
     def ask(_: Permit) -> Verdict:
         return Verdict("ask", insists=False)
 
-    brief = Brief("go on", allow=("yes",))
+    brief = PromptExpansion("go on", allow=("yes",))
     await asyncio.wait_for(place.run(rules_allow=allow, judge=ask, brief=brief), 5)
     assert asked == [(("yes",), "tool")]
     assert place.allowed is None
@@ -272,7 +274,7 @@ async def named_model(place: Place) -> None:
         place.seen.append(name)
         return other
 
-    assert (await place.run(named_model=named, brief=Brief("go on", model="my/model"))).text == "by its name"
+    assert (await place.run(named_model=named, brief=PromptExpansion("go on", model="my/model"))).text == "by its name"
     assert "my/model" in place.seen
 
 

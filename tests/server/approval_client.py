@@ -16,7 +16,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import SimpleTool
@@ -24,9 +24,9 @@ from holdfast.testing.harness import FixedTools
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.view import View
 from holdfast.tools.write import Write
-from server.helpers import Place, Server, end_of, place, read_until, serving
+from server.helpers import Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
-__all__ = ["Asking", "asking", "notices", "question"]
+__all__ = ["ApprovalClient", "approval_client", "notices", "question"]
 
 
 def _script(request: ModelRequest) -> Step:
@@ -43,7 +43,7 @@ def _script(request: ModelRequest) -> Step:
     return Step(tuple(Call(name, json.dumps(arguments)) for name, arguments in calls))
 
 
-class Asking:
+class ApprovalClient:
     """One client in one workspace of a real server. `ran` is what the shell of this test was allowed to run."""
 
     def __init__(self, server: Server, client: Client, workspace: WorkspaceId, ran: list[str]) -> None:
@@ -56,23 +56,25 @@ class Asking:
     async def session(self) -> SessionId:
         return (await self.client.create_session(self.workspace, "s")).id
 
-    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+    async def call_tools(
+        self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
+    ) -> PromptAccepted:
         """A prompt that makes the model call these tools."""
         self._runs += 1
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> Accepted:
-        return await self.ask(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
+    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> PromptAccepted:
+        return await self.call_tools(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
 
-    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+    async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
         """The open asks, as soon as there are so many."""
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_permissions(self.workspace)) != count:
                 pass
         return found
 
-    async def questions(self, count: int = 1) -> tuple[QuestionRequest, ...]:
+    async def pending_questions(self, count: int = 1) -> tuple[QuestionRequest, ...]:
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_questions(self.workspace)) != count:
                 pass
@@ -82,16 +84,16 @@ class Asking:
         body = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
         return (await self.client.grant(self.workspace, body)).resolved
 
-    async def end(self, run: Accepted) -> list[StreamEvent]:
+    async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
         """Everything the workspace has said, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
-            return await read_until(events, end_of(run.run_id))
+            return await read_until(events, run_ended(run.run_id))
 
     async def results(self, session: SessionId) -> list[ToolResult]:
         messages = await self.client.list_messages(self.workspace, session)
         return [result for message in messages for result in message.tool_results]
 
-    async def finishes(self, session: SessionId) -> list[str]:
+    async def finish_reasons(self, session: SessionId) -> list[str]:
         messages = await self.client.list_messages(self.workspace, session)
         return [item.finish.reason for item in messages if item.role == "assistant" and item.finish]
 
@@ -107,7 +109,9 @@ def question(text: str, kind: str = "yes_no", **more: object) -> dict[str, objec
 
 
 @asynccontextmanager
-async def asking(where: Place | None = None, *, graces: GracePeriods | None = None) -> AsyncIterator[Asking]:
+async def approval_client(
+    directory: ServerDirectory | None = None, *, graces: GracePeriods | None = None
+) -> AsyncIterator[ApprovalClient]:
     ran: list[str] = []
 
     async def run(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
@@ -119,6 +123,9 @@ async def asking(where: Place | None = None, *, graces: GracePeriods | None = No
         return ToolOutcome(f"ran {line}")
 
     tools = FixedTools([SimpleTool("bash", run, is_parallel=True), Write(), View(), QuestionTool()])
-    async with place() as own, serving(where or own, ScriptedModel(_script), graces=graces, tools=tools) as server:
-        client, workspace = await server.opened()
-        yield Asking(server, client, workspace, ran)
+    async with (
+        server_directory() as own,
+        in_process_server(directory or own, ScriptedModel(_script), graces=graces, tools=tools) as server,
+    ):
+        client, workspace = await server.open_workspace()
+        yield ApprovalClient(server, client, workspace, ran)

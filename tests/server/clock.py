@@ -4,7 +4,7 @@ import asyncio
 
 from holdfast.client.address import Address
 from holdfast.testing.gates import settle_down
-from server.helpers import exchange, inside
+from server.helpers import exchange, raw_request
 
 __all__ = ["Clock"]
 
@@ -25,5 +25,5 @@ class Clock:
         self._ahead += seconds
         await settle_down()
         if address is not None:
-            await exchange(address, inside("/v1/health"))
+            await exchange(address, raw_request("/v1/health"))
             await settle_down()

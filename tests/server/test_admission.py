@@ -13,7 +13,7 @@ import pytest
 from holdfast.client.address import Address
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
-from server.helpers import Server, exchange, open_raw, place, serving
+from server.helpers import Server, exchange, in_process_server, open_raw, server_directory
 
 HOST, TOKEN, JSON = "Host: <host>", "Authorization: Bearer <token>", "Content-Type: application/json"
 BODY = '{"command":"shutdown"}'
@@ -139,7 +139,7 @@ def spellings(lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 @pytest.mark.parametrize("kind", ["api", "page"])
 async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
     wrong = []
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address = await port_of(server, kind)
         for name, method, lines, body, expected in HEADERS:
             for spelt in spellings(lines):
@@ -160,7 +160,7 @@ async def test_a_header_that_decides_comes_once(kind: str) -> None:
     assert set(REPEATED) == {name.decode() for name in token_auth._ONCE}
     others = {"authorization": "Authorization: Basic x", "origin": "Origin: http://evil.example", "host": "Host: x"}
     wrong = []
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address = await port_of(server, kind)
         for name, (line, expected) in REPEATED.items():
             rest = tuple(item for item in (HOST, TOKEN, JSON) if item != line)
@@ -190,7 +190,7 @@ async def test_a_visit_from_elsewhere_needs_all_of_its_marks() -> None:
         ("GET", "/v1/health", (), 401),
         ("GET", "/v1/health", (TOKEN,), 200),
     ]
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address = await port_of(server, "page")
         found = [await status_of(address, method, (HOST, *lines), "", path) for method, path, lines, _ in rows]
     assert found == [expected for *_, expected in rows]
@@ -198,7 +198,7 @@ async def test_a_visit_from_elsewhere_needs_all_of_its_marks() -> None:
 
 async def test_what_a_page_may_say_without_a_token() -> None:
     """Three paths, posted, by the user of this server."""
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address = await port_of(server, "page")
         for path in ("/v1/web/exchange", "/v1/web/hello", "/v1/web/return"):
             assert await status_of(address, "POST", (HOST, JSON), "{}", path) == 400, "the body is looked at"
@@ -265,16 +265,16 @@ def test_which_addresses_other_machines_can_reach(host: str, exposed: bool) -> N
 
 
 async def test_the_environment_of_a_client_is_shown_at_the_unix_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
-        client, _ = await server.opened()
-        await client.create_workspace(where.project("other"), env=("A=1",))
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        client, _ = await server.open_workspace()
+        await client.create_workspace(directory.project("other"), env=("A=1",))
         page = await server.client(await port_of(server, "page"))
         for asker, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
             assert [item.env for item in await asker.list_workspaces()] == [(), expected]
 
 
 async def test_a_link_is_made_and_unmade_at_the_unix_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         page = await port_of(server, "page")
         for address in (server.tcp, page):
             for method, body in (("POST", '{"port":0}'), ("DELETE", "")):

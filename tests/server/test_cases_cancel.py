@@ -16,7 +16,17 @@ from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels
-from server.helpers import collect, end_of, exchange, inside, open_raw, place, prompt, read_until, serving
+from server.helpers import (
+    collect_run_ends,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    read_until,
+    run_ended,
+    send_prompt,
+    server_directory,
+)
 
 
 def gated(*, after: int = 0) -> GatedModel:
@@ -36,17 +46,17 @@ async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
     """C-21, C-36: user message, `canceled` answer, no model output, whatever has begun by then."""
     model = gated()
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         other = await server.client()
         session = (await client.create_session(workspace, "s")).id
         for number in range(20):
             run = f"r{number}"
-            await prompt(client, workspace, session, "go", run)
+            await send_prompt(client, workspace, session, "go", run)
             answer = await other.cancel_session(workspace, session)
             assert answer.cancelled == (RunId(run),)
             # While it is still ending, the next one would wait behind it, and be named together with it.
-            end = (await collect(client, workspace, [run]))[-1]
+            end = (await collect_run_ends(client, workspace, [run]))[-1]
             assert (end.run_id, end.outcome, end.cancelled) == (run, "cancelled", True)
         assert await outline(client, workspace, session) == [("user", "go", "stop"), ("assistant", "", "canceled")] * 20
         assert model.open_streams == 0
@@ -54,8 +64,8 @@ async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
 
 async def test_c25_prompts_that_make_no_sense_are_refused_and_nothing_is_stored() -> None:
     """C-25: with the statuses of the table."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         refused = [
             (404, WorkspaceId("nowhere"), AgentMessage(session, "x")),
@@ -72,21 +82,21 @@ async def test_c25_prompts_that_make_no_sense_are_refused_and_nothing_is_stored(
             assert caught.value.status == status
         assert await client.list_runs(workspace) == ()
         assert await client.list_messages(workspace, session) == ()
-        await prompt(client, workspace, session, "x", "r1")
-        assert (await prompt(client, workspace, session, "x", "r1")).run_id == "r1"
+        await send_prompt(client, workspace, session, "x", "r1")
+        assert (await send_prompt(client, workspace, session, "x", "r1")).run_id == "r1"
         with pytest.raises(ServerProblem) as caught:
-            await prompt(client, workspace, session, "other", "r1")
+            await send_prompt(client, workspace, session, "other", "r1")
         assert caught.value.status == 409
 
 
 async def test_c25_without_a_usable_model_a_prompt_is_refused_and_the_workspace_can_be_looked_at() -> None:
     """C-25: not initialised means that there is no usable provider."""
     nothing = ProviderError("No provider is set up.")
-    async with place() as where, serving(where, FixedModels(nothing, nothing)) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, FixedModels(nothing, nothing)) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         with pytest.raises(ServerProblem) as caught:
-            await prompt(client, workspace, session, "x")
+            await send_prompt(client, workspace, session, "x")
         assert caught.value.status == 400
         with pytest.raises(ServerProblem) as caught:
             await client.init_agent(workspace)
@@ -99,12 +109,12 @@ async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
     """C-25: refused with 409 while it closes, 404 once it is being closed for good."""
     model = gated()
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         server.manager.handle(workspace).workspace.engine.closing = True
         with pytest.raises(ServerProblem) as caught:
-            await prompt(client, workspace, session, "x")
+            await send_prompt(client, workspace, session, "x")
         assert caught.value.status == 409
         assert await client.list_runs(workspace) == ()
 
@@ -112,13 +122,13 @@ async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
 async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
     """C-31: both ways."""
     model = ScriptedModel([Step((Say("half"), Fail("It broke: <&> “quoted” \n next")))])
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        accepted = await prompt(client, workspace, session, "go", "Run.1_-x")
+        accepted = await send_prompt(client, workspace, session, "go", "Run.1_-x")
         assert (accepted.run_id, accepted.session_id, accepted.delivery) == ("Run.1_-x", session, "queue")
         async with client.events(workspace, since=0) as events:
-            items = await read_until(events, end_of("Run.1_-x"))
+            items = await read_until(events, run_ended("Run.1_-x"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
         told = end.change.object
@@ -136,14 +146,14 @@ async def test_c33_the_202_comes_before_the_run_is_released() -> None:
     """C-33."""
     model = gated()
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
         assert (await client.agent_info(workspace)).is_busy
         model.before.open()
-        assert [end.outcome for end in await collect(client, workspace, ["r1"])] == ["completed"]
+        assert [end.outcome for end in await collect_run_ends(client, workspace, ["r1"])] == ["completed"]
 
 
 @pytest.mark.parametrize("is_answer_awaited", [True, False])
@@ -151,12 +161,12 @@ async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) ->
     """C-34: the run belongs to the workspace, not to the connection it came over."""
     model = gated()
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         reader, writer = await open_raw(server.address)
         body = b'{"session_id":"%s","prompt":"go","run_id":"r1"}' % session.encode()
-        writer.write(inside(f"/v1/workspaces/{workspace}/agent", "POST", body))
+        writer.write(raw_request(f"/v1/workspaces/{workspace}/agent", "POST", body))
         if is_answer_awaited:
             assert (await reader.readline()).startswith(b"HTTP/1.1 202")
         else:
@@ -164,22 +174,22 @@ async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) ->
         writer.transport.abort()
         await asyncio.wait_for(model.before.reached.wait(), 10)
         model.before.open()
-        assert [end.outcome for end in await collect(client, workspace, ["r1"])] == ["completed"]
+        assert [end.outcome for end in await collect_run_ends(client, workspace, ["r1"])] == ["completed"]
 
 
 async def test_c34_half_a_request_does_nothing() -> None:
     """C-34: what was not sent whole was not asked."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         body = b'{"session_id":"%s","prompt":"go"}' % session.encode()
         for path, cut in ((f"/v1/workspaces/{workspace}/agent", 1), (f"/v1/workspaces/{workspace}/agent/init", 5)):
             _, writer = await open_raw(server.address)
-            whole = inside(path, "POST", body)
+            whole = raw_request(path, "POST", body)
             writer.write(whole[:-cut])
             await writer.drain()
             writer.transport.abort()
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
         assert await client.list_runs(workspace) == ()
 
 
@@ -187,16 +197,16 @@ async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
     """C-35: both see the `canceled` answer, neither sees an error."""
     model = gated(after=1)
     model.midway.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         other = await server.client()
         session = (await client.create_session(workspace, "s")).id
         async with client.events(workspace, since=0) as mine, other.events(workspace, since=0) as theirs:
-            await prompt(client, workspace, session, "go", "r1")
+            await send_prompt(client, workspace, session, "go", "r1")
             await asyncio.wait_for(model.midway.reached.wait(), 10)
             assert (await other.cancel_session(workspace, session)).cancelled == (RunId("r1"),)
             for events in (mine, theirs):
-                items = await read_until(events, end_of("r1"))
+                items = await read_until(events, run_ended("r1"))
                 assert errors(items) == []
                 finishes = [
                     item.event.change.object.finish.reason
@@ -210,13 +220,13 @@ async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
 
 async def test_c37_an_idle_cancel_does_not_touch_the_next_prompt() -> None:
     """C-37."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         assert (await client.cancel_session(workspace, session)).cancelled == ()
         assert (await client.cancel_session(workspace, session)).cancelled == ()
-        await prompt(client, workspace, session, "go", "r1")
-        await collect(client, workspace, ["r1"])
+        await send_prompt(client, workspace, session, "go", "r1")
+        await collect_run_ends(client, workspace, ["r1"])
         assert await outline(client, workspace, session) == [
             ("user", "go", "stop"),
             ("assistant", "echo: go", "end_turn"),
@@ -227,14 +237,14 @@ async def test_c38_a_cancel_between_the_start_and_the_first_word() -> None:
     """C-38: the model has been asked and has not answered."""
     model = gated()
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         async with client.events(workspace, since=0) as events:
-            await prompt(client, workspace, session, "go", "r1")
+            await send_prompt(client, workspace, session, "go", "r1")
             await asyncio.wait_for(model.before.reached.wait(), 10)
             await client.cancel_session(workspace, session)
-            items = await read_until(events, end_of("r1"))
+            items = await read_until(events, run_ended("r1"))
         assert errors(items) == []
         assert await outline(client, workspace, session) == [("user", "go", "stop"), ("assistant", "", "canceled")]
         cancelled = await client.cancel_run(workspace, RunId("r1"))
@@ -246,19 +256,19 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
     model = gated(after=1)
     model.midway.shut()
     graces = GracePeriods(detach=0.01)
-    async with place() as where, serving(where, model, graces=graces) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model, graces=graces) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         await asyncio.wait_for(model.midway.reached.wait(), 10)
         await client.leave_workspace(workspace)
         await client.retire_client()
         await until(lambda: not server.manager.presence.workspaces[workspace].claims)
-        other, again = await server.opened()
+        other, again = await server.open_workspace()
         assert again == workspace
         async with other.events(workspace, since=0) as events:
             model.midway.open()
-            items = await read_until(events, end_of("r1"))
+            items = await read_until(events, run_ended("r1"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
         assert end.change.object.outcome == "completed"
@@ -268,15 +278,15 @@ async def test_c40_one_cancel_stops_the_active_run_and_the_accepted_follow_up() 
     """C-40: opening the gates afterwards starts nothing."""
     model = gated(after=1)
     model.midway.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "one", "r1")
+        await send_prompt(client, workspace, session, "one", "r1")
         await asyncio.wait_for(model.midway.reached.wait(), 10)
-        await prompt(client, workspace, session, "two", "r2")
+        await send_prompt(client, workspace, session, "two", "r2")
         assert set((await client.cancel_session(workspace, session)).cancelled) == {"r1", "r2"}
         model.midway.open()
-        ends = await collect(client, workspace, ["r1", "r2"])
+        ends = await collect_run_ends(client, workspace, ["r1", "r2"])
         assert sorted((end.run_id, end.outcome) for end in ends) == [("r1", "cancelled"), ("r2", "cancelled")]
         assert len(model.requests) == 1
         assert "end_turn" not in [reason for _, _, reason in await outline(client, workspace, session)]

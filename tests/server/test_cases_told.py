@@ -11,7 +11,15 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel
-from server.helpers import FeedModel, collect, end_of, place, prompt, read_until, serving
+from server.helpers import (
+    FeedModel,
+    collect_run_ends,
+    in_process_server,
+    read_until,
+    run_ended,
+    send_prompt,
+    server_directory,
+)
 
 
 def _step(request: ModelRequest) -> Step:
@@ -20,7 +28,7 @@ def _step(request: ModelRequest) -> Step:
 
 async def refused(client: Client, workspace: WorkspaceId, session: str, text: str) -> int:
     with pytest.raises(ServerProblem) as caught:
-        await prompt(client, workspace, SessionId(session), text, "refused")
+        await send_prompt(client, workspace, SessionId(session), text, "refused")
     assert caught.value.message
     return caught.value.status
 
@@ -31,26 +39,26 @@ async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
     """
     model = GatedModel(ScriptedModel(_step))
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         watcher = await server.client()
         session = (await client.create_session(workspace, "s")).id
         async with watcher.events(workspace, since=0) as events:
             assert await refused(client, workspace, session, "   ") == 400
             assert await refused(client, workspace, "no such session", "hello") == 400
-            accepted = await prompt(client, workspace, session, "break", "r1")
+            accepted = await send_prompt(client, workspace, session, "break", "r1")
             assert (accepted.run_id, model.requests) == ("r1", [])
             model.before.open()
-            seen = await read_until(events, end_of("r1"))
+            seen = await read_until(events, run_ended("r1"))
             assert _outcome(seen[-1]) == ("failed", "the model broke")
             model.before.shut()
-            assert (await prompt(client, workspace, session, "hello", "r2")).run_id == "r2"
+            assert (await send_prompt(client, workspace, session, "hello", "r2")).run_id == "r2"
             assert (await client.cancel_session(workspace, session)).cancelled == ("r2",)
-            seen += await read_until(events, end_of("r2"))
+            seen += await read_until(events, run_ended("r2"))
             assert _outcome(seen[-1]) == ("cancelled", "")
             told = {item.event.change.object.run_id for item in seen if isinstance(item.event, RunEvent)}
             assert told == {"r1", "r2"}
-        assert {end.run_id for end in await collect(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
+        assert {end.run_id for end in await collect_run_ends(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
 
 
 def _outcome(item: StreamEvent) -> tuple[str, str]:
@@ -60,19 +68,19 @@ def _outcome(item: StreamEvent) -> tuple[str, str]:
 
 async def test_whoever_stops_a_run_is_named() -> None:
     """The other screens can show who it was, whichever way it was stopped."""
-    async with place() as where:
+    async with server_directory() as directory:
         model = FeedModel()
-        async with serving(where, model) as server:
-            client, workspace = await server.opened()
+        async with in_process_server(directory, model) as server:
+            client, workspace = await server.open_workspace()
             session = (await client.create_session(workspace)).id
-            runs = [(await prompt(client, workspace, session, "go")).run_id]
+            runs = [(await send_prompt(client, workspace, session, "go")).run_id]
             # Prompts that arrive before the first model request would be folded into it.
             await model.asked.wait()
-            runs += [(await prompt(client, workspace, session, "go")).run_id for _ in range(2)]
+            runs += [(await send_prompt(client, workspace, session, "go")).run_id for _ in range(2)]
             await client.cancel_run(workspace, runs[2])
             await client.clear_queue(workspace, session)
             await client.cancel_session(workspace, session)
             async with client.events(workspace, since=0) as events:
-                await read_until(events, end_of(runs[0]))
+                await read_until(events, run_ended(runs[0]))
             found = [await client.get_run(workspace, run) for run in runs]
             assert [run.cancelled_by for run in found] == [client.client_id] * 3

@@ -15,16 +15,16 @@ from holdfast.server.http.listen import AddressTaken, UnixListener, UnsafeDirect
 from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.testing.gates import until
 from server.foreign_requests import attempts, with_origin
-from server.helpers import exchange, inside, open_raw, place, prompt, serving
+from server.helpers import exchange, in_process_server, open_raw, raw_request, send_prompt, server_directory
 
 _SECRET = "s3cr3t-c4n4ry-91"
 
 
 async def test_the_socket_and_its_directory_are_ours_alone() -> None:
-    async with place() as where, serving(where):
-        assert stat.S_IMODE(where.socket.parent.stat().st_mode) == 0o700
-        assert stat.S_IMODE(where.socket.stat().st_mode) == 0o600
-    assert not where.socket.exists()
+    async with server_directory() as directory, in_process_server(directory):
+        assert stat.S_IMODE(directory.socket.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(directory.socket.stat().st_mode) == 0o600
+    assert not directory.socket.exists()
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o1777])
@@ -87,14 +87,14 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
 
 async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer's uid is asked of the system, at every connection."""
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         connection: socket.socket = writer.get_extra_info("socket")
         assert listen.peer_uid(connection) == os.getuid()
         writer.close()
         monkeypatch.setattr(listen, "peer_uid", lambda _: os.getuid() + 1)
         reader, writer = await open_raw(server.address)
-        writer.write(inside("/v1/health"))
+        writer.write(raw_request("/v1/health"))
         try:
             answer = await reader.read()
         except ConnectionError:
@@ -102,7 +102,7 @@ async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> No
         assert answer == b""
         writer.close()
         monkeypatch.undo()
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
 
 
 def test_the_token_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_tokens_are_compared_in_constant_time() -> None:
 
 async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
     """R12: refused before anything is looked at."""
-    async with place() as where, serving(where, with_tcp=True) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         before = await client.snapshot(workspace)
         tried = attempts(server.tcp, workspace, session)
@@ -168,11 +168,11 @@ async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one
         return look(guard, scope)
 
     monkeypatch.setattr(token_auth.TokenAuth, "refusal", noted)
-    async with place() as where, serving(where, with_tcp=True) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         body = b'{"session_id":"%s","prompt":"evil"}' % session.encode()
-        request = inside(f"/v1/workspaces/{workspace}/agent", "POST", body)
+        request = raw_request(f"/v1/workspaces/{workspace}/agent", "POST", body)
         for _ in range(20):
             with socket.create_connection((server.tcp.host, server.tcp.port)) as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -184,21 +184,21 @@ async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one
 
 
 async def test_with_the_token_all_is_well_over_tcp() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client = await server.client(server.tcp)
-        workspace = (await client.create_workspace(where.project())).id
+        workspace = (await client.create_workspace(directory.project())).id
         session = (await client.create_session(workspace, "s")).id
-        assert (await prompt(client, workspace, session, "x", "r1")).run_id == "r1"
+        assert (await send_prompt(client, workspace, session, "x", "r1")).run_id == "r1"
         assert (await client.cancel_session(workspace, session)).cancelled in ((), ("r1",))
 
 
 async def test_secrets_never_leave(caplog: pytest.LogCaptureFixture) -> None:
     """A client's environment is not told over TCP; keys and the token are told to nobody, nor to the log."""
     caplog.set_level(logging.DEBUG)
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client = await server.client()
         env = (f"KEY={_SECRET}-env",)
-        workspace = (await client.create_workspace(where.project(), env=env)).id
+        workspace = (await client.create_workspace(directory.project(), env=env)).id
         key = f"{_SECRET}-key"
         await client.config_provider_key(workspace, {"provider_id": "demo", "api_key": key, "scope": 1})
         await client.config_set(workspace, "providers.other", {"api_key": key, "oauth": {"access_token": key}})
@@ -209,7 +209,7 @@ async def test_secrets_never_leave(caplog: pytest.LogCaptureFixture) -> None:
         headers = [f"Host: 127.0.0.1:{server.tcp.port}", f"Authorization: Bearer {server.tcp.token}"]
         for path in paths:
             for address, given in ((server.tcp, headers), (server.address, [])):
-                answer = await exchange(address, inside(path, headers=given))
+                answer = await exchange(address, raw_request(path, headers=given))
                 assert answer.status == 200, path
                 assert key.encode() not in answer.body, path
                 assert address.path or _SECRET.encode() not in answer.body, path

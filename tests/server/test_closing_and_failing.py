@@ -18,9 +18,9 @@ from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start, until
 from server import helpers
-from server.helpers import exchange, inside, open_raw, place, read_until, serving
+from server.helpers import exchange, in_process_server, open_raw, raw_request, read_until, server_directory
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 NO_LOOK = GracePeriods(look=1e9)
 """Nobody looks at the storage by itself: what is reported was noticed by the request."""
 
@@ -53,9 +53,9 @@ async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
         raise error
 
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         for gate, expected in zip(gates, (status, while_closing), strict=True):
-            asked = start(exchange(server.address, inside("/v1/workspaces")))
+            asked = start(exchange(server.address, raw_request("/v1/workspaces")))
             await gate.reached.wait()
             if gate is gates[1]:
                 server.manager.apply(Stop())
@@ -73,12 +73,12 @@ async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_bef
     route: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "holdfast.server")
-    async with place() as where, serving(where, graces=NO_LOOK) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=NO_LOOK) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-            where.data.rename(where.data.with_name("away"))
+            directory.data.rename(directory.data.with_name("away"))
             answer = await exchange(server.address, _writing(route, workspace, session))
             assert (answer.status, "is gone" in answer.json["message"]) == (503, True)
             assert caplog.text.count("nothing can be stored") == 1
@@ -86,16 +86,16 @@ async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_bef
             assert "is gone" in str(seen[-1].event)
             await exchange(server.address, _writing(route, workspace, session))
         assert caplog.text.count("nothing can be stored") == 1, "a change is reported once"
-        where.data.with_name("away").rename(where.data)
+        directory.data.with_name("away").rename(directory.data)
 
 
 def _writing(route: str, workspace: WorkspaceId, session: SessionId) -> bytes:
     base = f"/v1/workspaces/{workspace}"
     if route == "create_session":
-        return inside(f"{base}/sessions", "POST", b'{"title":"x"}')
+        return raw_request(f"{base}/sessions", "POST", b'{"title":"x"}')
     if route == "update_session":
-        return inside(f"{base}/sessions/{session}", "PUT", b'{"id":"%s","title":"y"}' % session.encode())
-    return inside(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
+        return raw_request(f"{base}/sessions/{session}", "PUT", b'{"id":"%s","title":"y"}' % session.encode())
+    return raw_request(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
 
 
 async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(mon
         raise next(errors)
 
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
-    async with place() as where, serving(where, graces=NO_LOOK) as server:
+    async with server_directory() as directory, in_process_server(directory, graces=NO_LOOK) as server:
         looks: list[int] = []
         look = server.manager.ledger.problem
 
@@ -116,7 +116,7 @@ async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(mon
         monkeypatch.setattr(server.manager.ledger, "problem", problem)
         seen = []
         for _ in range(3):
-            answer = await exchange(server.address, inside("/v1/workspaces"))
+            answer = await exchange(server.address, raw_request("/v1/workspaces"))
             seen.append((answer.status, len(looks)))
         assert seen == [(409, 0), (500, 0), (503, 1)]
 
@@ -129,8 +129,8 @@ async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, answer)
         if closing == "stop":
@@ -140,7 +140,7 @@ async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(
         client, accepted = socket.socketpair()
         await server.loop.connect_accepted_socket(lambda: Connection(server, answer), accepted)
         client.setblocking(False)
-        assert await asyncio.wait_for(server.loop.sock_recv(client, 1), PATIENCE) == b""
+        assert await asyncio.wait_for(server.loop.sock_recv(client, 1), TIMEOUT) == b""
         assert not server.connections
         client.close()
         await server.stop(0.0)
@@ -148,7 +148,7 @@ async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(
 
 
 BODY = 5
-WHOLE = inside("/", "POST", b"x" * BODY)
+WHOLE = raw_request("/", "POST", b"x" * BODY)
 STATES: dict[str, tuple[bytes, bytes, int]] = {
     "idle": (b"", b"", 0),
     "answered and kept": (WHOLE, b"", 1),
@@ -174,11 +174,11 @@ async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_d
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, slow)
-        reader, writer = await open_raw(where.address)
+        reader, writer = await open_raw(directory.address)
         await until(lambda: len(list(server.connections)) == 1)
         writer.write(before)
         said = b""
@@ -191,8 +191,8 @@ async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_d
         await asyncio.sleep(0)
         writer.write(after)
         gate.open()
-        said += await asyncio.wait_for(reader.read(), PATIENCE)
-        await asyncio.wait_for(ending, PATIENCE)
+        said += await asyncio.wait_for(reader.read(), TIMEOUT)
+        await asyncio.wait_for(ending, TIMEOUT)
         assert said.count(b"200 OK") == said.count(b"\r\n\r\nok") == answers
         assert said.count(b"connection: close") == (answers if state.startswith("asked") else 0)
         writer.close()

@@ -13,12 +13,12 @@ from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.testing.gates import Gate, start, until
-from server.approval_client import asking, question
+from server.approval_client import approval_client, question
 from server.clock import Clock
-from server.helpers import RawStream, inside, open_raw, place, serving
+from server.helpers import RawStream, in_process_server, open_raw, raw_request, server_directory
 
-HEALTH = inside("/v1/health")
-PATIENCE = 20.0
+HEALTH = raw_request("/v1/health")
+TIMEOUT = 20.0
 
 
 async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_its_connection() -> None:
@@ -29,17 +29,17 @@ async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_i
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, slow)
-        reader, writer = await open_raw(where.address)
+        reader, writer = await open_raw(directory.address)
         writer.write(HEALTH)
         await gate.reached.wait()
-        ending = start(server.stop(PATIENCE))
+        ending = start(server.stop(TIMEOUT))
         await asyncio.sleep(0)
         gate.open()
-        said = await asyncio.wait_for(reader.read(), PATIENCE)
+        said = await asyncio.wait_for(reader.read(), TIMEOUT)
         assert said.endswith(b"\r\n\r\nok")
         assert b"connection: close" in said
         await ending
@@ -51,7 +51,7 @@ async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 4)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         first, second = [await open_raw(server.address) for _ in range(2)]
         for reader, writer in (second, first):
             writer.write(HEALTH)
@@ -59,7 +59,7 @@ async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest
         third = await open_raw(server.address)
         third[1].write(HEALTH)
         await third[0].readuntil(b"\r\n\r\n")
-        assert await asyncio.wait_for(second[0].read(), PATIENCE) == b""
+        assert await asyncio.wait_for(second[0].read(), TIMEOUT) == b""
         first[1].write(HEALTH)
         assert await first[0].readuntil(b"\r\n\r\n")
         for _, writer in (first, second, third):
@@ -68,13 +68,13 @@ async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest
 
 async def test_a_form_is_not_shown_right_after_another_was_closed_also_to_who_comes_then() -> None:
     """A key that was meant for the one must not reach the next."""
-    async with asking() as here:
+    async with approval_client() as here:
         sessions = [await here.session() for _ in range(2)]
         for count, session in enumerate(sessions, 1):
-            await here.ask(session, ("question", {"questions": [question("Really?")]}))
-            await here.questions(count)
+            await here.call_tools(session, ("question", {"questions": [question("Really?")]}))
+            await here.pending_questions(count)
         clock = Clock()
-        batches = await here.questions(2)
+        batches = await here.pending_questions(2)
         await here.client.cancel_question(here.workspace, batches[0].id)
         stream = await RawStream.open(here.server.address, f"/v1/workspaces/{here.workspace}/events")
         mark = await here.session()
@@ -153,8 +153,8 @@ async def test_requests_go_to_the_new_address_also_if_connections_are_kept() -> 
 
 
 async def test_a_gap_moves_the_cursor_of_whoever_asks_where_the_stream_stands() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         await client.create_session(workspace)
         async with client.events(workspace, since=500) as events:
             async for item in events:

@@ -20,7 +20,7 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.http11.sse import SseEvent
 from holdfast.server.streams.crush_stream import CrushStream
-from server.approval_client import Asking, asking
+from server.approval_client import ApprovalClient, approval_client
 from server.helpers import RawStream
 
 S, M, C, R = SessionId("s"), MessageId("m"), ToolCallId("c"), RunId("r")
@@ -131,33 +131,33 @@ def test_the_next_whole_message_comes_when_it_has_grown_by_a_tenth() -> None:
 # Over the wire
 
 
-Happening = Callable[[Asking, SessionId], Awaitable[None]]
+Happening = Callable[[ApprovalClient, SessionId], Awaitable[None]]
 
 
-async def rename(here: Asking, session: SessionId) -> None:
+async def rename(here: ApprovalClient, session: SessionId) -> None:
     await here.client.put_session(here.workspace, session, "renamed")
 
 
-async def delete(here: Asking, session: SessionId) -> None:
+async def delete(here: ApprovalClient, session: SessionId) -> None:
     await here.client.delete_session(here.workspace, session)
 
 
-async def ask(here: Asking, session: SessionId) -> None:
+async def ask(here: ApprovalClient, session: SessionId) -> None:
     await here.bash(session, "asked")
-    await here.permissions()
+    await here.pending_permissions()
 
 
-async def ask_and_answer(here: Asking, session: SessionId) -> None:
+async def ask_and_answer(here: ApprovalClient, session: SessionId) -> None:
     run = await here.bash(session, "answered")
-    await here.grant((await here.permissions())[0])
-    await here.end(run)
+    await here.grant((await here.pending_permissions())[0])
+    await here.events_until_end(run)
 
 
-async def ask_and_cancel(here: Asking, session: SessionId) -> None:
+async def ask_and_cancel(here: ApprovalClient, session: SessionId) -> None:
     run = await here.bash(session, "cancelled")
-    await here.permissions()
+    await here.pending_permissions()
     await here.client.cancel_session(here.workspace, session)
-    await here.end(run)
+    await here.events_until_end(run)
 
 
 HAPPENINGS: list[tuple[Happening, list[str], int]] = [
@@ -175,32 +175,32 @@ def kinds_of(found: list[SseEvent], wanted: set[str]) -> list[str]:
     return [name for name in types if name in wanted]
 
 
-async def read_to(stream: RawStream, here: Asking) -> list[SseEvent]:
+async def read_to(stream: RawStream, here: ApprovalClient) -> list[SseEvent]:
     """All that comes before a session that is made now: what was to come has come by then."""
     mark = (await here.client.create_session(here.workspace, "the mark")).id
     await stream.until(lambda item: mark.encode() in item.data)
     return [item for item in stream.events if mark.encode() not in item.data]
 
 
-@pytest.mark.parametrize("where", ["resumed", "gap", "stock"])
+@pytest.mark.parametrize("resume", ["resumed", "gap", "stock"])
 @pytest.mark.parametrize(("happening", "told", "asked"), HAPPENINGS, ids=lambda item: getattr(item, "__name__", ""))
 async def test_something_happens_while_a_reader_is_away(
-    where: str, happening: Happening, told: list[str], asked: int
+    resume: str, happening: Happening, told: list[str], asked: int
 ) -> None:
-    async with asking() as here:
+    async with approval_client() as here:
         session = await here.session()
         cursor = (await here.client.snapshot(here.workspace)).cursor
         path = f"/v1/workspaces/{here.workspace}/events"
         await happening(here, session)
-        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(where, "")
+        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(resume, "")
         stream = await RawStream.open(here.server.address, path + query)
         found = await read_to(stream, here)
         wanted = set(told)
-        if where == "resumed":
+        if resume == "resumed":
             assert kinds_of(found, wanted) == told
             numbers = [item.number for item in found if item.number is not None]
             assert numbers == list(range(cursor + 1, cursor + 1 + len(numbers))), "each number once, in order"
-        elif where == "gap":
+        elif resume == "gap":
             assert kinds_of(found, wanted) == []
             assert kinds_of(found, {"gap"}) == ["gap"]
             snapshot = await here.client.snapshot(here.workspace)
@@ -220,7 +220,7 @@ async def test_something_happens_while_a_reader_does_not_read(
     form: str, happening: Happening, told: list[str], asked: int
 ) -> None:
     """What it gets later is the same as if it had read at once; of asks a stock client gets one at a time."""
-    async with asking() as here:
+    async with approval_client() as here:
         session = await here.session()
         stream = await RawStream.open(here.server.address, f"/v1/workspaces/{here.workspace}/events{form}")
         await stream.until(lambda _: True) if form else None

@@ -15,7 +15,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import SessionId, ToolCallId
 from holdfast.server.streams.crush_stream import PAUSE_SECONDS, CrushDialogs
-from server.approval_client import asking, question
+from server.approval_client import approval_client, question
 from server.helpers import RawStream
 
 
@@ -148,13 +148,13 @@ def _kinds(stream: RawStream) -> list[tuple[str, str]]:
 
 async def test_a_stock_stream_begins_with_what_is_open_and_goes_on_one_by_one() -> None:
     """C-47 for stock clients: a stream opened while asks are open brings the first, then the next as each is closed."""
-    async with asking() as one:
+    async with approval_client() as one:
         sessions = [await one.session() for _ in range(2)]
         runs = []
         for session in sessions:
             runs.append(await one.bash(session, "make"))
-            await one.permissions(len(runs))
-        first, second = await one.permissions(2)
+            await one.pending_permissions(len(runs))
+        first, second = await one.pending_permissions(2)
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"
         stream = await RawStream.open(one.server.address, path)
         await stream.until(lambda event: b"permission_request" in event.data)
@@ -165,15 +165,15 @@ async def test_a_stock_stream_begins_with_what_is_open_and_goes_on_one_by_one() 
         assert _kinds(stream) == [*expected, ("permission_request", second.id)]
         assert await one.grant(second, "deny")
         for run in runs:
-            await one.end(run)
-        asked_late = await one.ask(sessions[0], ("question", {"questions": [question("?")]}))
-        (open_batch,) = await one.questions()
+            await one.events_until_end(run)
+        asked_late = await one.call_tools(sessions[0], ("question", {"questions": [question("?")]}))
+        (open_batch,) = await one.pending_questions()
         again = await RawStream.open(one.server.address, path)
         await again.until(lambda event: b"question_batch_request" in event.data)
         assert _kinds(again) == [("question_batch_request", open_batch.id)]
         assert b"\nid:" not in again.raw
         await one.client.cancel_question(one.workspace)
         await again.until(lambda event: b"question_batch_notification" in event.data)
-        await one.end(asked_late)
+        await one.events_until_end(asked_late)
         stream.close()
         again.close()

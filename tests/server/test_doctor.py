@@ -16,18 +16,18 @@ from holdfast.server.health import checks, doctor
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.testing.harness import FixedModels
 from holdfast.workspace.process.guard import Guard
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 REAL = ModelInfo("acme", "one")
 
 
 async def _found(server_models: FixedModels, areas: str, files: dict[str, str] | None = None) -> list[Finding]:
-    async with place() as where, serving(where, server_models) as server:
-        project = where.project()
+    async with server_directory() as directory, in_process_server(directory, server_models) as server:
+        project = directory.project()
         for name, text in (files or {}).items():
-            (where.root / "project" / name).write_text(text)
+            (directory.root / "project" / name).write_text(text)
         assert project
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         return list((await client.doctor(workspace, areas)).findings)
 
 
@@ -76,16 +76,16 @@ async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatc
 
 
 async def test_the_data_directory_is_looked_at() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        where.data.chmod(0o755)
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        directory.data.chmod(0o755)
         (found,) = (await client.doctor(workspace, "data directory")).findings
-        assert (found.severity, found.file) == ("warning", str(where.data))
-        assert found.what_to_do == f"chmod 700 {where.data}"
-        where.data.chmod(0o700)
+        assert (found.severity, found.file) == ("warning", str(directory.data))
+        assert found.what_to_do == f"chmod 700 {directory.data}"
+        directory.data.chmod(0o700)
         (found,) = (await client.doctor(workspace, "data directory")).findings
         assert found.severity == "ok"
-        assert stat.S_IMODE(where.data.stat().st_mode) == 0o700
+        assert stat.S_IMODE(directory.data.stat().st_mode) == 0o700
 
 
 async def test_search_and_sandbox_are_looked_at() -> None:
@@ -96,8 +96,8 @@ async def test_search_and_sandbox_are_looked_at() -> None:
 
 async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.can_filter", lambda: False)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.sandbox", "workspace", scope=1)
         found = (await client.doctor(workspace, "sandbox")).findings
         gaps = (await client.get_sandbox(workspace)).gaps
@@ -118,8 +118,8 @@ async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.Mo
         return ()
 
     chosen = {"one": breaks, "two": complains, "three": hangs, "settings": doctor.CHECKS["settings"]}
-    async with place() as where, serving(where) as server:
-        await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        await server.open_workspace()
         findings = (await doctor.look(server.manager.handles[0], chosen, limit=0.05)).findings
     assert [(item.area, item.severity) for item in findings[:3]] == [
         (name, "error") for name in ("one", "two", "three")

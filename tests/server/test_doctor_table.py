@@ -18,7 +18,7 @@ from holdfast.domain.processes import SandboxState
 from holdfast.domain.settings import Selection
 from holdfast.server.health import checks
 from holdfast.server.workspace_manager import WorkspaceHandle
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -49,15 +49,15 @@ async def test_how_much_room_the_disk_has(
 ) -> None:
     os.chmod(tmp_path, 0o700)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    where = cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
-    (found,) = await checks.data_directory(where)
+    directory = cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
+    (found,) = await checks.data_directory(directory)
     assert found.severity == severity
     assert shown in found.what
     if severity == "ok":
         assert "0 bytes used" in found.what
         (tmp_path / "holdfast.db").write_bytes(b"x" * 2048)
         (tmp_path / "holdfast.db").chmod(0o600)
-        (found,) = await checks.data_directory(where)
+        (found,) = await checks.data_directory(directory)
         assert "2 KB used" in found.what
     else:
         assert found.file == str(tmp_path)
@@ -170,12 +170,12 @@ async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) -> list[Finding]:
-    async with place() as where, serving(where) as server:
-        project = Path(where.project())
+    async with server_directory() as directory, in_process_server(directory) as server:
+        project = Path(directory.project())
         for name, text in files.items():
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text)
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         if trusts:
             shown = await client.get_trust(workspace)
             await client.set_trust(workspace, trusted=True, digest=shown.digest)

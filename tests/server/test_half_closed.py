@@ -8,11 +8,21 @@ import pytest
 from holdfast.client.address import Address
 from holdfast.domain.ids import SessionId
 from holdfast.engine.approvals import Approvals
-from server.helpers import EchoModel, RawStream, Server, inside, open_raw, place, process, prompt, serving
+from server.helpers import (
+    EchoModel,
+    RawStream,
+    Server,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+    server_process,
+)
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 VERSION = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 LONG = 3_600.0
 
 
@@ -22,7 +32,7 @@ async def said(address: Address, request: bytes) -> bytes:
     writer.write(request)
     writer.write_eof()
     try:
-        return await asyncio.wait_for(reader.read(), PATIENCE)
+        return await asyncio.wait_for(reader.read(), TIMEOUT)
     finally:
         writer.close()
 
@@ -35,17 +45,17 @@ def over(server: Server, kind: str) -> tuple[Address, list[str]]:
 
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 async def test_who_shuts_its_side_gets_its_answers_and_then_the_end(kind: str) -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address, headers = over(server, kind)
-        answers = await said(address, inside("/v1/version", headers=headers) * 20)
+        answers = await said(address, raw_request("/v1/version", headers=headers) * 20)
         assert answers.count(b"HTTP/1.1 200 OK") == 20
         assert answers.count(b'"protocol"') == 20
 
 
 async def test_the_real_server_answers_too() -> None:
     """It runs on another loop than the tests."""
-    async with place() as where, process(where):
-        answers = await said(where.address, HEALTH + VERSION)
+    async with server_directory() as directory, server_process(directory):
+        answers = await said(directory.address, HEALTH + VERSION)
         assert answers.count(b"HTTP/1.1 200 OK") == 2
 
 
@@ -61,7 +71,7 @@ async def test_the_real_server_answers_too() -> None:
 async def test_half_a_request_is_no_request(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked before it is answered; the rest is not waited for."""
     monkeypatch.setattr("holdfast.server.http.connection._KEEP_ALIVE_SECONDS", LONG)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         assert await said(server.address, half) == b""
         answers = await said(server.address, VERSION + half)
         assert answers.count(b"HTTP/1.1") == answers.count(b'"protocol"') == 1
@@ -69,7 +79,7 @@ async def test_half_a_request_is_no_request(half: bytes, monkeypatch: pytest.Mon
 
 async def half_closed(server: Server, kind: str, since: str) -> tuple[RawStream, SessionId]:
     """A stream whose reader has shut its side, and a session of its workspace."""
-    client, workspace = await server.opened()
+    client, workspace = await server.open_workspace()
     session = (await client.create_session(workspace, "x")).id
     address, headers = over(server, kind)
     stream = await RawStream.open(address, f"/v1/workspaces/{workspace}/events{since}", headers)
@@ -80,10 +90,10 @@ async def half_closed(server: Server, kind: str, since: str) -> tuple[RawStream,
 @pytest.mark.parametrize("since", ["?since=0", ""])
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 async def test_a_stream_goes_on_for_who_only_reads(kind: str, since: str) -> None:
-    async with place() as where, serving(where, EchoModel(), with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, EchoModel(), with_tcp=True) as server:
         stream, session = await half_closed(server, kind, since)
-        client, workspace = await server.opened()
-        await prompt(client, workspace, session, "hello", "r1")
+        client, workspace = await server.open_workspace()
+        await send_prompt(client, workspace, session, "hello", "r1")
         await stream.until(lambda event: b'"run_complete"' in event.data)
         stream.close()
 
@@ -107,21 +117,21 @@ def left(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 async def test_who_only_read_and_leaves_is_missed(kind: str, since: str, left: asyncio.Event) -> None:
     """R11: nothing is said meanwhile."""
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         stream, _ = await half_closed(server, kind, since)
-        await server.opened()
+        await server.open_workspace()
         assert not left.is_set()
         stream.close()
-        await asyncio.wait_for(left.wait(), PATIENCE)
+        await asyncio.wait_for(left.wait(), TIMEOUT)
 
 
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 async def test_who_leaves_a_stream_is_missed_at_once(kind: str, left: asyncio.Event) -> None:
     """Also one that has left before its stream began."""
-    async with place() as where, serving(where, with_tcp=True) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        _, workspace = await server.open_workspace()
         address, headers = over(server, kind)
         with socket.socket(socket.AF_UNIX if kind == "socket" else socket.AF_INET) as reader:
             reader.connect(address.path or (address.host, address.port))
-            reader.sendall(inside(f"/v1/workspaces/{workspace}/events?since=0", headers=headers))
-        await asyncio.wait_for(left.wait(), PATIENCE)
+            reader.sendall(raw_request(f"/v1/workspaces/{workspace}/events?since=0", headers=headers))
+        await asyncio.wait_for(left.wait(), TIMEOUT)

@@ -9,7 +9,18 @@ import pytest
 from holdfast.domain.ids import RunId
 from holdfast.server.streams import event_stream as stream_module
 from holdfast.testing.gates import until
-from server.helpers import FeedModel, RawStream, collect, end_of, inside, open_raw, place, prompt, read_until, serving
+from server.helpers import (
+    FeedModel,
+    RawStream,
+    collect_run_ends,
+    in_process_server,
+    open_raw,
+    raw_request,
+    read_until,
+    run_ended,
+    send_prompt,
+    server_directory,
+)
 
 _LONG = ("x" * 8000 + " ") * 10
 
@@ -32,24 +43,24 @@ async def ends_of(raw: RawStream, most: int) -> int:
 
 async def test_c51_a_hundred_sessions_and_one_crowded_one_right_after_the_start() -> None:
     """C-51: all accepted, all end, in two workspaces, and the server lives."""
-    async with place() as where, serving(where) as server:
-        one, first = await server.opened("one")
-        two, second = await server.opened("two")
+    async with server_directory() as directory, in_process_server(directory) as server:
+        one, first = await server.open_workspace("one")
+        two, second = await server.open_workspace("two")
         homes = [(one, first), (two, second)]
         sessions = await asyncio.gather(
             *(homes[number % 2][0].create_session(homes[number % 2][1], f"s{number}") for number in range(100))
         )
         crowded = (await one.create_session(first, "crowded")).id
         posts = [
-            prompt(*homes[number % 2], session.id, f"prompt {number}", f"r{number}")
+            send_prompt(*homes[number % 2], session.id, f"prompt {number}", f"r{number}")
             for number, session in enumerate(sessions)
         ]
-        posts += [prompt(one, first, crowded, f"crowd {number}", f"c{number}") for number in range(20)]
+        posts += [send_prompt(one, first, crowded, f"crowd {number}", f"c{number}") for number in range(20)]
         accepted = await asyncio.gather(*posts)
         assert len({item.run_id for item in accepted}) == 120
         mine = [f"r{number}" for number in range(0, 100, 2)] + [f"c{number}" for number in range(20)]
-        ends = await collect(one, first, mine)
-        ends += await collect(two, second, [f"r{number}" for number in range(1, 100, 2)])
+        ends = await collect_run_ends(one, first, mine)
+        ends += await collect_run_ends(two, second, [f"r{number}" for number in range(1, 100, 2)])
         assert len(ends) == 120
         assert {end.outcome for end in ends} == {"completed"}
         assert {end.text for end in ends if end.run_id == "r7"} == {"echo: prompt 7"}
@@ -58,25 +69,25 @@ async def test_c51_a_hundred_sessions_and_one_crowded_one_right_after_the_start(
 
 async def test_c52_prompts_of_one_client_run_in_the_order_of_their_202() -> None:
     """C-52."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         runs = [f"r{number}" for number in range(60)]
         for run in runs:
-            await prompt(client, workspace, session, run, run)
-        ends = await collect(client, workspace, runs)
+            await send_prompt(client, workspace, session, run, run)
+        ends = await collect_run_ends(client, workspace, runs)
         assert [end.run_id for end in ends] == runs
 
 
 @pytest.mark.parametrize("form", ["?since=0", ""])
 async def test_c59_the_last_update_comes_before_the_end_and_has_its_text(form: str) -> None:
     """C-59: in both forms of the stream, for each of many runs."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         raw = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events{form}")
         sessions = [(await client.create_session(workspace, f"s{number}")).id for number in range(5)]
         for number in range(50):
-            await prompt(client, workspace, sessions[number % 5], f"prompt number {number}", f"r{number}")
+            await send_prompt(client, workspace, sessions[number % 5], f"prompt number {number}", f"r{number}")
         last: dict[str, str] = {}
         ended: set[str] = set()
         seen = 0
@@ -100,12 +111,12 @@ async def test_c59_the_last_update_comes_before_the_end_and_has_its_text(form: s
 async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many() -> None:
     """C-50: `data:` lines and blank lines, no numbers, no chunks, and O(n log n) bytes of an answer."""
     model = FeedModel()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         raw = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
         async with client.events(workspace, since=0) as events:
-            await prompt(client, workspace, session, "go", "r1")
+            await send_prompt(client, workspace, session, "go", "r1")
             size = 0
             for number in range(600):
                 model.words.put_nowait(f"word{number:06} ")
@@ -113,7 +124,7 @@ async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many(
                 if number % 20 == 0:
                     await read_until(events, lambda item, last=f"word{number:06}": last in repr(item))  # type: ignore[misc]
             model.words.put_nowait(None)
-            await read_until(events, end_of("r1"))
+            await read_until(events, run_ended("r1"))
         await raw.until(lambda item: b'"run_complete"' in item.data)
         assert raw.response.head is not None
         headers = raw.response.head.headers
@@ -139,8 +150,8 @@ async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many(
 
 async def test_fifty_open_streams_end_properly_and_at_once() -> None:
     """On shutdown every stream gets its proper end within a second; stalled ones are not waited for."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         path = f"/v1/workspaces/{workspace}/events"
         raws = [await RawStream.open(server.address, path + ("?since=0" if number % 2 else "")) for number in range(50)]
@@ -148,9 +159,9 @@ async def test_fifty_open_streams_end_properly_and_at_once() -> None:
         for _ in range(5):
             _, writer = await open_raw(server.address)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(inside(path + "?since=0"))
+            writer.write(raw_request(path + "?since=0"))
             stalled.append(writer)
-        await prompt(client, workspace, session, _LONG * 2, "r1")
+        await send_prompt(client, workspace, session, _LONG * 2, "r1")
         await asyncio.gather(*(raw.until(lambda item: b'"type":"run_complete"' in item.data) for raw in raws))
         began = asyncio.get_running_loop().time()
         await asyncio.gather(server.stop(), *(raw.rest() for raw in raws))
@@ -172,22 +183,22 @@ async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatc
     """
     room_for_files()
     monkeypatch.setattr(stream_module, "WRITE_SECONDS", 3600.0)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         path = f"/v1/workspaces/{workspace}/events?since=0"
         stalled = []
         for _ in range(_STALLED):
             _, writer = await open_raw(server.address)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(inside(path))
+            writer.write(raw_request(path))
             stalled.append(writer)
         raws = [await RawStream.open(server.address, path) for _ in range(_LIVE)]
         bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == _LIVE + _STALLED)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(2):
-            await prompt(client, workspace, session, _LONG, f"r{number}")
+            await send_prompt(client, workspace, session, _LONG, f"r{number}")
         async with asyncio.timeout(50):
             assert await asyncio.gather(*(ends_of(raw, 2) for raw in raws)) == [2] * _LIVE
         assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
@@ -202,18 +213,18 @@ async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatc
 async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6: after its time, and it alone."""
     monkeypatch.setattr(stream_module, "WRITE_SECONDS", 0.3)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         path = f"/v1/workspaces/{workspace}/events?since=0"
         _, writer = await open_raw(server.address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(inside(path))
+        writer.write(raw_request(path))
         raw = await RawStream.open(server.address, path)
         bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == 2)
         for number in range(6):
-            await prompt(client, workspace, session, _LONG, f"r{number}")
+            await send_prompt(client, workspace, session, _LONG, f"r{number}")
         assert await ends_of(raw, 6) == 6
         await until(lambda: bus._readers == 1)
         raw.close()

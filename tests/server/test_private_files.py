@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.errors import UnsafePath
-from holdfast.client.locate import secure_directory
+from holdfast.client.server_launcher import secure_directory
 from holdfast.domain.errors import HoldfastError
 from holdfast.server.http.listen import UnixListener, UnsafeDirectory
 from holdfast.server.http.token_auth import read_or_make_token

@@ -9,7 +9,7 @@ from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ConfigChangedEvent
 from holdfast.domain.ids import WorkspaceId
-from server.helpers import Place, place, read_until, serving
+from server.helpers import ServerDirectory, in_process_server, read_until, server_directory
 
 
 async def _asks(client: Client, workspace: WorkspaceId) -> bool:
@@ -17,26 +17,26 @@ async def _asks(client: Client, workspace: WorkspaceId) -> bool:
 
 
 async def test_somebody_is_asked_once_and_a_new_server_remembers_it() -> None:
-    async with place() as where:
-        _fill(where, ("main.py",))
-        async with serving(where) as server:
-            client, workspace = await server.opened()
+    async with server_directory() as directory:
+        _fill(directory, ("main.py",))
+        async with in_process_server(directory) as server:
+            client, workspace = await server.open_workspace()
             assert await _asks(client, workspace)
             assert await _asks(client, workspace), "to look is not to be asked"
             await client.init_project(workspace)
             assert not await _asks(client, workspace)
-            assert os.listdir(where.project()) == ["main.py"]
-        async with serving(where) as server:
-            client, workspace = await server.opened()
+            assert os.listdir(directory.project()) == ["main.py"]
+        async with in_process_server(directory) as server:
+            client, workspace = await server.open_workspace()
             assert not await _asks(client, workspace)
 
 
 async def test_one_workspace_says_nothing_of_another() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         for name in ("one", "two"):
-            _fill(where, ("main.py",), name)
-        client, one = await server.opened("one")
-        two = (await client.create_workspace(where.project("two"))).id
+            _fill(directory, ("main.py",), name)
+        client, one = await server.open_workspace("one")
+        two = (await client.create_workspace(directory.project("two"))).id
         await client.init_project(one)
         assert [await _asks(client, workspace) for workspace in (one, two)] == [False, True]
 
@@ -55,26 +55,26 @@ async def test_one_workspace_says_nothing_of_another() -> None:
 )
 async def test_nobody_is_asked_where_nothing_is_or_somebody_has_described_it(files: tuple[str, ...]) -> None:
     """Also by the files that the settings name, and by the one that would be written."""
-    async with place() as where, serving(where) as server:
-        _fill(where, files)
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _fill(directory, files)
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.context_paths", ["docs/house.md"])
         await client.config_set(workspace, "options.initialize_as", "GUIDE.md")
         assert not await _asks(client, workspace)
 
 
 async def test_a_guide_above_in_the_repository_counts() -> None:
-    async with place() as where, serving(where) as server:
-        _fill(where, ("main.py", ".git/HEAD", "AGENTS.md", "below/more.py"))
-        client, below = await server.opened("project/below")
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _fill(directory, ("main.py", ".git/HEAD", "AGENTS.md", "below/more.py"))
+        client, below = await server.open_workspace("project/below")
         assert not await _asks(client, below)
-        os.unlink(f"{where.project()}/AGENTS.md")
+        os.unlink(f"{directory.project()}/AGENTS.md")
         assert await _asks(client, below)
 
 
 async def test_the_prompt_names_the_file_that_is_set() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         assert "write AGENTS.md " in (await client.init_prompt(workspace)).prompt
         await client.config_set(workspace, "options.initialize_as", "docs/GUIDE.md")
         prompt = (await client.init_prompt(workspace)).prompt
@@ -83,9 +83,9 @@ async def test_the_prompt_names_the_file_that_is_set() -> None:
 
 
 async def test_a_mark_that_cannot_be_kept_is_told_and_changes_nothing() -> None:
-    async with place() as where, serving(where) as server:
-        _fill(where, ("main.py",))
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _fill(directory, ("main.py",))
+        client, workspace = await server.open_workspace()
         data = server.manager.handle(workspace).data_dir
         _put_in_the_way(data)
         cursor = (await client.snapshot(workspace)).cursor
@@ -109,8 +109,8 @@ def _put_in_the_way(data: Path) -> None:
     data.write_text("in the way")
 
 
-def _fill(where: Place, files: tuple[str, ...], project: str = "project") -> None:
+def _fill(directory: ServerDirectory, files: tuple[str, ...], project: str = "project") -> None:
     for name in files:
-        path = Path(where.project(project), name)
+        path = Path(directory.project(project), name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text\n")

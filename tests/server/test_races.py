@@ -11,7 +11,7 @@ from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import start
-from server.helpers import place, prompt, read_until, serving
+from server.helpers import in_process_server, read_until, send_prompt, server_directory
 
 _PAIRS = 125
 _LANES = 5
@@ -44,7 +44,7 @@ class Lane:
     async def pair(self, run: RunId, offset: float, *, is_concurrent: bool) -> None:
         """A prompt, a cancel so much later, and a prompt after the cancel's answer, which nothing may touch."""
         self.runs.append(run)
-        sending = start(prompt(self.prompter, self.workspace, self.session, "go", run))
+        sending = start(send_prompt(self.prompter, self.workspace, self.session, "go", run))
         if not is_concurrent:
             await sending
         await at(offset)
@@ -53,7 +53,7 @@ class Lane:
         await sending
         after = RunId(f"{run}-after")
         self.runs.append(after)
-        await prompt(self.prompter, self.workspace, self.session, "on", after)
+        await send_prompt(self.prompter, self.workspace, self.session, "on", after)
 
 
 async def ends_of(client: Client, workspace: WorkspaceId, expected: int) -> dict[str, list[str]]:
@@ -76,9 +76,9 @@ async def test_cancels_race_with_prompts(seed: int) -> None:
     """R2, R3, C-36: 125 pairs for each seed, a thousand in all."""
     chance = random.Random(seed)
     model = slow_model(chance)
-    async with place() as where, serving(where, model) as server:
-        first, workspace = await server.opened()
-        second, _ = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        first, workspace = await server.open_workspace()
+        second, _ = await server.open_workspace()
         lanes = []
         for number in range(_LANES):
             session = (await first.create_session(workspace, f"s{number}")).id

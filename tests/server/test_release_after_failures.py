@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import locate
+from holdfast.client import server_launcher
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import ServerLocation, find_or_start
-from holdfast.client.server_check import VersionMismatch
+from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
+from holdfast.client.version_check import VersionMismatch
 from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
-from holdfast.lockfile import read_owner
+from holdfast.lock_owner import read_owner
 from holdfast.runtime import services
 from holdfast.runtime import workspace as core
 from holdfast.server import serve as app_module
@@ -33,9 +33,19 @@ from holdfast.server.web import web_app
 from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import Gate, start, until
-from server.helpers import EchoModel, Place, RawStream, exchange, inside, open_raw, place, prompt, serving
+from server.helpers import (
+    EchoModel,
+    RawStream,
+    ServerDirectory,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,55 +189,55 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-def options_in(where: Place) -> ServerOptions:
-    return ServerOptions(where.data, where.socket, ("127.0.0.1", 0))
+def options_in(directory: ServerDirectory) -> ServerOptions:
+    return ServerOptions(directory.data, directory.socket, ("127.0.0.1", 0))
 
 
-def is_owned(where: Place) -> bool:
+def is_owned(directory: ServerDirectory) -> bool:
     """Return whether a server has bound its sockets in this directory and has recorded that."""
-    owner = read_owner(str(where.data))
+    owner = read_owner(str(directory.data))
     return owner is not None and bool(owner.socket)
 
 
-async def served(where: Place) -> None:
+async def served(directory: ServerDirectory) -> None:
     """Start, answer a request, stop: the directory and the socket are free."""
-    over = start(serve(options_in(where)))
-    await until(lambda: over.done() or is_owned(where))
+    over = start(serve(options_in(directory)))
+    await until(lambda: over.done() or is_owned(directory))
     assert not over.done(), over.exception()
-    answer = await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
+    answer = await exchange(directory.address, raw_request("/v1/control", "POST", b'{"command":"stop"}'))
     assert answer.status == 200
-    await asyncio.wait_for(over, PATIENCE)
+    await asyncio.wait_for(over, TIMEOUT)
 
 
 @pytest.mark.parametrize("step", STARTS)
 async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where:
+    async with server_directory() as directory:
         async with nothing_is_left():
             STARTS[step](monkeypatch)
             with pytest.raises(Refused):
-                await serve(options_in(where))
+                await serve(options_in(directory))
             monkeypatch.undo()
             unseal(monkeypatch)
-            assert not where.socket.exists()
-        (where.data / "lock").unlink()
-        await served(where)
+            assert not directory.socket.exists()
+        (directory.data / "lock").unlink()
+        await served(directory)
 
 
 async def test_every_host_that_a_tcp_server_answers_to(reserved_port: int) -> None:
     """The name it was given, and those of this machine; nothing else."""
-    async with place() as where:
+    async with server_directory() as directory:
         port = reserved_port
-        over = start(serve(ServerOptions(where.data, where.socket, ("127.0.0.1", port))))
-        await until(lambda: over.done() or is_owned(where))
+        over = start(serve(ServerOptions(directory.data, directory.socket, ("127.0.0.1", port))))
+        await until(lambda: over.done() or is_owned(directory))
         assert not over.done(), over.exception()
-        bearer = f"Authorization: Bearer {(where.data / 'token').read_text().strip()}"
-        tcp = where.address._replace(path="", host="127.0.0.1", port=port)
+        bearer = f"Authorization: Bearer {(directory.data / 'token').read_text().strip()}"
+        tcp = directory.address._replace(path="", host="127.0.0.1", port=port)
         found = {}
         for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", f"other:{port}"):
-            found[host] = (await exchange(tcp, inside("/v1/health", headers=[f"Host: {host}", bearer]))).status
+            found[host] = (await exchange(tcp, raw_request("/v1/health", headers=[f"Host: {host}", bearer]))).status
         assert list(found.values()) == [200, 200, 200, 403, 403]
-        await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
-        await asyncio.wait_for(over, PATIENCE)
+        await exchange(directory.address, raw_request("/v1/control", "POST", b'{"command":"stop"}'))
+        await asyncio.wait_for(over, TIMEOUT)
 
 
 # A workspace
@@ -252,23 +262,23 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
         closed.append(self.record.path)
         await close(self)
 
-    async with place() as where, serving(where) as server:
-        client, _ = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, _ = await server.open_workspace()
         monkeypatch.setattr(services.WorkspaceServices, "close", noted)
         presence = server.manager.presence
         async with nothing_is_left():
             OPENINGS[step](monkeypatch)
             with pytest.raises(ServerProblem) as caught:
-                await client.create_workspace(where.project("second"))
+                await client.create_workspace(directory.project("second"))
             assert caught.value.status == 500
             monkeypatch.undo()
-        assert closed == ([] if step == "its services cannot be made" else [where.project("second")])
+        assert closed == ([] if step == "its services cannot be made" else [directory.project("second")])
         assert len(server.manager.handles) == 1
         assert server.manager.presence.workspaces == presence.workspaces
         assert server.manager.presence.creating == 0
-        opened = await client.create_workspace(where.project("second"))
+        opened = await client.create_workspace(directory.project("second"))
         session = (await client.create_session(opened.id)).id
-        await prompt(client, opened.id, session, "hi", "r1")
+        await send_prompt(client, opened.id, session, "hi", "r1")
 
 
 async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,11 +295,11 @@ async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: py
 
     monkeypatch.setattr(core, "recover", held_back)
     monkeypatch.setattr(services.WorkspaceServices, "close", noted)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
-        creating = start(client.create_workspace(where.project()))
+        creating = start(client.create_workspace(directory.project()))
         await gate.reached.wait()
-        await asyncio.wait_for(server.stop(), PATIENCE)
+        await asyncio.wait_for(server.stop(), TIMEOUT)
         with pytest.raises(HoldfastError):
             await creating
         assert closed.is_set()
@@ -300,13 +310,13 @@ async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: py
 
 @pytest.mark.parametrize("step", ["listen", "house"])
 async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         async with nothing_is_left():
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
                 monkeypatch.setattr(web_app, "WebSessions", refuse)
-            assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
+            assert (await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
             await until(lambda: not server.application.web.sessions)
         assert server.application.web.sessions is None
@@ -319,16 +329,16 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
 
 @pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
 async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
-        client, workspace = await server.opened()
-        other, _ = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
+        client, workspace = await server.open_workspace()
+        other, _ = await server.open_workspace()
         await other.retire_client()
         bus, asks = server.manager.handle(workspace).workspace.bus, server.manager.handle(workspace).workspace.approvals
         path = f"/v1/workspaces/{workspace}/events?{form}client_id="
         before = (bus._readers, asks._readers, server.manager.presence.workspaces[workspace])
-        assert (await exchange(server.address, inside(path + other.client_id))).status == 409
+        assert (await exchange(server.address, raw_request(path + other.client_id))).status == 409
         monkeypatch.setattr("holdfast.server.streams.event_stream._send_all", refuse_later)
-        answer = await exchange(server.address, inside(path + client.client_id))
+        answer = await exchange(server.address, raw_request(path + client.client_id))
         assert answer.status == 500
         monkeypatch.undo()
         assert (bus._readers, asks._readers) == before[:2]
@@ -344,19 +354,19 @@ async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkey
 
 
 async def test_a_server_ends_though_a_reader_never_reads() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         writers = []
         for form in ("?since=0", ""):
             _, stalled = await open_raw(server.address)
             writers.append(stalled)
             stalled.transport.pause_reading()  # type: ignore[attr-defined]
-            stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
+            stalled.write(raw_request(f"/v1/workspaces/{workspace}/events{form}"))
         bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus._readers == 2)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
-        await asyncio.wait_for(server.stop(), PATIENCE)
+        await asyncio.wait_for(server.stop(), TIMEOUT)
         for stalled in writers:
             stalled.transport.abort()
 
@@ -375,9 +385,9 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
 
-    async with place() as where:
-        async with serving(where) as server:
-            _, workspace = await server.opened()
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
+            _, workspace = await server.open_workspace()
             owner = server.manager.handle(workspace).services
             for name in ("git_scan", "jobs", "extensions", "token_refresher"):
                 thing = getattr(owner, name)
@@ -390,17 +400,17 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
             bad = refuse_later if how == "fails" else never
             monkeypatch.setattr(getattr(owner, part), "close", bad)
         assert closed == [name for name in ("git_scan", "jobs", "extensions", "token_refresher") if name != part]
-        async with serving(where) as server:
-            assert (await (await server.client()).create_workspace(where.project())).id == workspace
+        async with in_process_server(directory) as server:
+            assert (await (await server.client()).create_workspace(directory.project())).id == workspace
 
 
 @pytest.mark.parametrize("part", ["guard", "discovery"])
 async def test_the_store_is_closed_though_what_workspaces_share_is_not(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with place() as where:
-        async with serving(where) as server:
-            await server.opened()
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
+            await server.open_workspace()
             shared = server.manager.services
             other = "discovery" if part == "guard" else "guard"
             closed = []
@@ -418,11 +428,11 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
             assert server.over is not None
             server.manager.stopping.set()
             with pytest.raises(Refused):
-                await asyncio.wait_for(asyncio.shield(server.over), PATIENCE)
+                await asyncio.wait_for(asyncio.shield(server.over), TIMEOUT)
             server.over = None
             await end()
         assert closed == [other]
-        async with serving(where) as server:
+        async with in_process_server(directory) as server:
             await (await server.client()).health()
 
 
@@ -439,13 +449,13 @@ async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
             raise Refused
         await close(workspace)
 
-    async with place() as where:
-        async with serving(where, EchoModel()) as server:
+    async with server_directory() as directory:
+        async with in_process_server(directory, EchoModel()) as server:
             client = await server.client()
             for name in ("first", "second"):
-                await client.create_workspace(where.project(name))
+                await client.create_workspace(directory.project(name))
             monkeypatch.setattr(core.Workspace, "close", sometimes)
-        assert sorted(closed) == [where.project("first"), where.project("second")]
+        assert sorted(closed) == [directory.project("first"), directory.project("second")]
 
 
 # Clients
@@ -464,10 +474,10 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
 
     thin = Known(ServerLocation(*([None] * 3)).address)  # type: ignore[arg-type]
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
-    monkeypatch.setattr(locate, "find", lambda *_: thin)
+    monkeypatch.setattr(server_launcher, "find", lambda *_: thin)
     if what == "breaks":
-        monkeypatch.setattr(locate, "replace_outdated", refuse)
-    where = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
+        monkeypatch.setattr(server_launcher, "replace_outdated", refuse)
+    directory = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
     with pytest.raises((VersionMismatch, Refused)):
-        find_or_start(where)
+        find_or_start(directory)
     assert closed == [True]

@@ -27,22 +27,22 @@ from holdfast.server.streams.event_stream import stream
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
 from holdfast.testing.gates import GatedModel, settle_down, start, until
 from holdfast.workspace.process.command_process import RunningCommand
-from server.approval_client import asking
+from server.approval_client import approval_client
 from server.clock import Clock
 from server.helpers import (
     FeedModel,
-    Place,
     RawStream,
-    collect,
+    ServerDirectory,
+    collect_run_ends,
     exchange,
-    inside,
+    in_process_server,
     open_raw,
-    place,
-    prompt,
-    serving,
+    raw_request,
+    send_prompt,
+    server_directory,
 )
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 # Streams
@@ -50,12 +50,15 @@ PATIENCE = 20.0
 
 async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
     """A sign of life that cannot be written is tried again with the next one, not at once."""
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         _, stalled = await open_raw(server.address)
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
-        stalled.write(inside(f"/v1/workspaces/{workspace}/events?since=0"))
+        stalled.write(raw_request(f"/v1/workspaces/{workspace}/events?since=0"))
         bus = server.manager.handle(workspace).workspace.bus
         await until(lambda: bus.waiting == 1)
         for _ in range(3):
@@ -92,13 +95,13 @@ async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
     async def cut(_: Subscription) -> list[object]:
         raise ReaderCut(0)
 
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         monkeypatch.setattr(Subscription, "take", cut)
         opened = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events{form}")
         await opened.rest()
         if form:
-            opened.writer.write(inside("/v1/health"))
+            opened.writer.write(raw_request("/v1/health"))
             assert (await opened.reader.readline()).startswith(b"HTTP/1.1 200"), "the connection is kept"
         opened.close()
 
@@ -106,26 +109,29 @@ async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
 async def test_settings_are_looked_at_for_those_who_are_there() -> None:
     """Work that goes on by itself reads them when it begins; whoever comes is told of what changed meanwhile."""
     model = FeedModel()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         await model.asked.wait()
         onlooker = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0")
         await client.leave_workspace(workspace)
-        (where.root / "project" / "holdfast.toml").write_text("[options]\nmax_steps = 7\n")
+        (directory.root / "project" / "holdfast.toml").write_text("[options]\nmax_steps = 7\n")
         for _ in range(3):
             await clock.forward(3, server.address)
         await client.create_session(workspace, "barrier")
         await onlooker.until(lambda item: b"barrier" in item.data)
         assert b"config_changed" not in onlooker.raw
-        await (await server.client()).create_workspace(where.project())
+        await (await server.client()).create_workspace(directory.project())
         await clock.forward(3, server.address)
         await onlooker.until(lambda item: b"config_changed" in item.data)
         onlooker.close()
         model.words.put_nowait(None)
-        await collect(client, workspace, ["r1"])
+        await collect_run_ends(client, workspace, ["r1"])
 
 
 # Requests
@@ -134,8 +140,8 @@ async def test_settings_are_looked_at_for_those_who_are_there() -> None:
 class Http:
     """A server of one application on a socket of its own."""
 
-    def __init__(self, where: Place, application: Any) -> None:  # noqa: ANN401
-        self._listener = UnixListener(where.socket)
+    def __init__(self, directory: ServerDirectory, application: Any) -> None:  # noqa: ANN401
+        self._listener = UnixListener(directory.socket)
         self._server = HttpServer()
         self._application = application
 
@@ -165,19 +171,19 @@ async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str,
             await send({"type": "http.response.body", "body": b"be", "more_body": True})
         await send({"type": "http.response.body", "body": b"en"})
 
-    async with place() as where, Http(where, application):
-        reader, writer = await open_raw(where.address)
+    async with server_directory() as directory, Http(directory, application):
+        reader, writer = await open_raw(directory.address)
         head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
         writer.write(head + (b"body" if comes == "whole" else b""))
         said = b""
         if comes == "head":
             said = await asyncio.wait_for(
-                reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), PATIENCE
+                reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), TIMEOUT
             )
             await settle_down()
             writer.write(b"body")
         while not said.endswith(b"been"):
-            said += await asyncio.wait_for(reader.read(100), PATIENCE)
+            said += await asyncio.wait_for(reader.read(100), TIMEOUT)
         assert said.startswith(b"HTTP/1.1 100") is (comes == "head" and begins == "asks first")
         assert said.count(b"HTTP/1.1 100") <= 1
         assert [message["body"] for message in got] == [b"body"]
@@ -194,18 +200,18 @@ async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"x" * size})
 
-    async with place() as where, Http(where, application):
-        reader, writer = await open_raw(where.address)
+    async with server_directory() as directory, Http(directory, application):
+        reader, writer = await open_raw(directory.address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(inside("/1") + inside("/2"))
+        writer.write(raw_request("/1") + raw_request("/2"))
         await until(lambda: asked)
         for _ in range(5):
             await settle_down()
         assert asked == ["/1"]
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(2):
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-            await asyncio.wait_for(reader.readexactly(size), PATIENCE)
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT)
+            await asyncio.wait_for(reader.readexactly(size), TIMEOUT)
         assert asked == ["/1", "/2"]
         writer.transport.abort()
 
@@ -225,8 +231,8 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
                 await asyncio.sleep(0)
             done.append("work")
 
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         application = Application(
             server.manager, server.observers, server.application.server, {**HANDLERS, "run_shell": slow}, stream
@@ -246,10 +252,10 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
 
         scope: Scope = {"method": "POST", "path": path, "query_string": b"", "headers": [], "client": None}
         request = start(application(scope, receive, send))
-        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await asyncio.wait_for(begun.wait(), TIMEOUT)
         if ends == "the caller leaves":
             leaves.set()
-            await asyncio.wait_for(request, PATIENCE)
+            await asyncio.wait_for(request, TIMEOUT)
         else:
             request.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -261,8 +267,8 @@ async def test_the_guard_of_processes_is_there_before_the_first_command() -> Non
     """Unless nobody wants it to be: then the first command starts it."""
     assert ServiceOverrides().warms_guard
     for warms in (True, False):
-        async with place() as where, serving(where, warms_guard=warms) as server:
-            client, workspace = await server.opened()
+        async with server_directory() as directory, in_process_server(directory, warms_guard=warms) as server:
+            client, workspace = await server.open_workspace()
             guard = server.manager.handle(workspace).services.processes.guard
             assert bool(guard.process_id) is warms
             if not warms:
@@ -303,9 +309,12 @@ def job(session: str = "s") -> JobInfo:
 async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
     """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
     linger = 100
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         handle = server.manager.handle(workspace)
         first = Endless()
@@ -314,7 +323,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         assert server.manager.handles == [handle], "somebody is there"
         await client.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
-        other, _ = await server.opened()
+        other, _ = await server.open_workspace()
         await clock.forward(linger, server.address)
         await other.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
@@ -330,9 +339,12 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
     linger = 100
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     model.before.shut()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9, look=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         session = (await client.create_session(workspace, "s")).id
         await client.send_prompt(workspace, AgentMessage(session, "go", run_id=RunId("r")))
@@ -351,9 +363,12 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
 
 
 async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         running = Endless()
         server.manager.handle(workspace).services.jobs.add(job(), cast(RunningCommand, running))
         await client.leave_workspace(workspace)
@@ -364,20 +379,20 @@ async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
 
 
 async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         jobs = server.manager.handle(workspace).services.jobs
         for session in ("s", "t"):
             jobs.add(job(session), cast(RunningCommand, Endless()))
         first, second = await client.list_jobs(workspace)
         assert [item.id for item in await client.list_jobs(workspace, SessionId("t"))] == [second.id]
         path = f"/v1/workspaces/{workspace}/jobs/{first.id}"
-        read = (await exchange(server.address, inside(path))).json
+        read = (await exchange(server.address, raw_request(path))).json
         assert (read["stdout"], read["stderr"], read["job"]["command"]) == ("out", "err", "sleep 1")
-        killed = (await exchange(server.address, inside(f"{path}/kill", "POST"))).json
+        killed = (await exchange(server.address, raw_request(f"{path}/kill", "POST"))).json
         assert (killed["stdout"], killed["job"]["state"], killed["job"]["exit_code"]) == ("out", "killed", 9)
         assert [item.id for item in await client.list_jobs(workspace)] == [second.id]
-        assert (await exchange(server.address, inside(path))).status == 404
+        assert (await exchange(server.address, raw_request(path))).status == 404
 
 
 # Memory
@@ -421,14 +436,14 @@ def granted(handle: WorkspaceHandle, session: str) -> list[object]:
 
 async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
     """Neither what was said, nor what was granted, nor bytes that were made for several readers."""
-    async with asking() as here:
+    async with approval_client() as here:
         session, other = await here.session(), await here.session()
         path = f"/v1/workspaces/{here.workspace}/events?since=0"
         readers = [await RawStream.open(here.server.address, path) for _ in range(2)]
         for owner, word in ((session, "deletedword"), (other, "keptword")):
             run = await here.bash(owner, f"make {word}")
-            await here.grant((await here.permissions())[0], "allow_session")
-            await here.end(run)
+            await here.grant((await here.pending_permissions())[0], "allow_session")
+            await here.events_until_end(run)
         handle = here.server.manager.handle(here.workspace)
         backlog = Backlog(SlowReaderPolicy())
         reader = backlog.reader(0)
@@ -471,9 +486,9 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
             self.itself = self
 
     monkeypatch.setattr(workspace_manager, "_libc", Libc())
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
-        opened = [await server.opened(name) for name in ("a", "b")]
+        opened = [await server.open_workspace(name) for name in ("a", "b")]
         for client, workspace in opened:
             await client.leave_workspace(workspace)
         await until(lambda: not server.manager.handles)

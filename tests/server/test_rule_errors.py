@@ -15,7 +15,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import ScriptedModel
 from server.approval_client import _script
-from server.helpers import Server, end_of, place, read_until, serving
+from server.helpers import Server, in_process_server, read_until, run_ended, server_directory
 
 EFFECTIVE = (
     "bash(touch *)",
@@ -124,7 +124,7 @@ class Attempt:
         self.client = client
         self.workspace = workspace
         self.session = session
-        self.project = Path(server.place.project())
+        self.project = Path(server.directory.project())
         self._runs = 0
 
     def write(self, text: str, name: str = "holdfast.toml") -> None:
@@ -140,7 +140,7 @@ class Attempt:
 
     async def result(self, run: str) -> str:
         async with self.client.events(self.workspace, since=0) as events:
-            await read_until(events, end_of(run))
+            await read_until(events, run_ended(run))
         messages = await self.client.list_messages(self.workspace, self.session)
         return [result.content for message in messages for result in message.tool_results][-1]
 
@@ -157,8 +157,8 @@ class Attempt:
 
 @asynccontextmanager
 async def attempts() -> AsyncIterator[Attempt]:
-    async with place() as own, serving(own, ScriptedModel(_script)) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as own, in_process_server(own, ScriptedModel(_script)) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         yield Attempt(server, client, workspace, session)
 

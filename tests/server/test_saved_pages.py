@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.protocol.bodies import PageHello, PagePass, PageReturn
+from holdfast.protocol.bodies import PageChallengeRequest, PageCredentials, PageProof
 from holdfast.server.http.connection import Asgi, Message, Receive, Scope, Send
 from holdfast.server.web import web_app, web_auth
 from holdfast.server.web.web_app import NoPage, SavedPages, WebSessions, is_worth_it, read_note
@@ -43,10 +43,10 @@ def opened(tmp_path: Path, now: Now) -> WebSessions:
     return made
 
 
-def comes_back(there: WebSessions, page: PagePass) -> PagePass:
-    greeting = there.hello(PageHello(page.page, "n" * 16))
+def comes_back(there: WebSessions, page: PageCredentials) -> PageCredentials:
+    greeting = there.hello(PageChallengeRequest(page.page, "n" * 16))
     assert greeting.proof == web_auth.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
-    return there.come_back(PageReturn(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+    return there.come_back(PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
 
 
 def is_let_in(there: WebSessions, token: str) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from holdfast.protocol.openapi import document
 from holdfast.protocol.routes import ROUTES
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 _LEFT_OUT = ("events", "control", "summarize")
 """An answer without an end, one that may stop the server, and one that waits for a run."""
@@ -70,8 +70,8 @@ def target() -> Iterator[Target]:
     over = threading.Event()
 
     async def live() -> None:
-        async with place() as where, serving(where, with_tcp=True) as server:
-            client, workspace = await server.opened()
+        async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+            client, workspace = await server.open_workspace()
             session = await client.create_session(workspace, "s")
             known = {"id": workspace, "sid": session.id, "run_id": "r1", "client_id": client.client_id[::-1]}
             ready.put(Target(f"http://127.0.0.1:{server.tcp.port}", server.tcp.token, known))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.domain.events import ConfigChangedEvent
 from holdfast.server.workspace_manager import GracePeriods
-from server.helpers import place, read_until, serving
+from server.helpers import in_process_server, read_until, server_directory
 
 
 def _edit(project: str, text: str) -> None:
@@ -12,18 +12,18 @@ def _edit(project: str, text: str) -> None:
 
 
 async def test_an_edit_is_told_to_those_who_are_attached() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
+        client, workspace = await server.open_workspace()
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:
             await read_until(events, lambda item: item.number is None)
-            _edit(where.project("project"), '[permissions]\ndeny = ["bash"]\n')
+            _edit(directory.project("project"), '[permissions]\ndeny = ["bash"]\n')
             await read_until(events, lambda item: isinstance(item.event, ConfigChangedEvent))
         handle = server.manager.handle(workspace)
         assert handle.services.configuration.settings.permissions.deny == ("bash",)
 
 
 async def test_nobody_looks_where_no_workspace_is_open() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
         await server.client()
         assert "check" not in server.manager._timers

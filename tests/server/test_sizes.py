@@ -25,7 +25,15 @@ from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.web import web_auth
 from holdfast.server.web.web_auth import Page, WebAuthState, digest
 from server.api import Api, api
-from server.helpers import collect, exchange, inside, open_raw, place, prompt, serving
+from server.helpers import (
+    collect_run_ends,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
 # Pages
 
@@ -35,7 +43,7 @@ async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int
     found: list[dict[str, Any]] = []
     after, count = 0, 0
     while True:
-        page = await opened.ok("read_log", query={**query, "after": after})
+        page = await opened.expect_ok("read_log", query={**query, "after": after})
         found += page["events"]
         count += 1
         if not page["more"]:
@@ -46,13 +54,13 @@ async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int
 
 async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
-        sessions = [await opened.asking.session() for _ in range(2)]
-        ended = [await opened.asking.ask(session) for session in (*sessions, *sessions)]
+        sessions = [await opened.approvals.session() for _ in range(2)]
+        ended = [await opened.approvals.call_tools(session) for session in (*sessions, *sessions)]
         for run in ended:
-            await opened.asking.end(run)
+            await opened.approvals.events_until_end(run)
         asked: list[dict[str, object]] = [{}, {"session_id": sessions[0]}, {"run_id": ended[1].run_id}]
         whole = [(await pages(opened, **query))[0] for query in asked]
-        assert len(whole[0]) == await opened.log()
+        assert len(whole[0]) == await opened.last_event()
         assert whole[2][-1]["type"] == "run_complete"
         for looked_at, size, limit in ((1, 1 << 20, 1), (2, 1 << 20, 500), (5_000, 0, 500), (5_000, 1, 2), (3, 0, 1)):
             monkeypatch.setattr(log, "_MOST_LOOKED_AT", looked_at)
@@ -63,18 +71,18 @@ async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: p
                 assert count > 1
         monkeypatch.undo()
         monkeypatch.setattr(log, "_MOST", 2)
-        assert len((await opened.ok("read_log", query={"limit": 2}))["events"]) == 2
-        assert "from 1 to 2" in await opened.no(400, "read_log", query={"limit": 3})
+        assert len((await opened.expect_ok("read_log", query={"limit": 2}))["events"]) == 2
+        assert "from 1 to 2" in await opened.expect_error(400, "read_log", query={"limit": 3})
 
 
 async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         names = [f"r{number}" for number in range(4)]
         for name in names:
-            await prompt(client, workspace, session, "hi", name)
-        await collect(client, workspace, names)
+            await send_prompt(client, workspace, session, "hi", name)
+        await collect_run_ends(client, workspace, names)
         for state in (None, "ended"):
             found: list[str] = []
             before = None
@@ -90,10 +98,10 @@ async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
         for number in range(2):
-            session = await opened.asking.session()
-            run = await opened.asking.ask(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
-            await opened.asking.grant((await opened.asking.permissions())[0])
-            await opened.asking.end(run)
+            session = await opened.approvals.session()
+            run = await opened.approvals.call_tools(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
+            await opened.approvals.grant((await opened.approvals.pending_permissions())[0])
+            await opened.approvals.events_until_end(run)
         monkeypatch.setattr(undo, "_MOST_SESSIONS", 1)
         for expected in (200, 400):
             answer = await opened.call("undo_changes", {})
@@ -106,14 +114,14 @@ async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("most", [1, 22])
 async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "_MOST_BYTES", most)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         statuses = {}
         for size in (most, most + 1):
             body = (b'{"command":"shutdown"}' + b" " * size)[:size]
-            length = inside("/v1/control", "POST", body)
-            chunks = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            length = raw_request("/v1/control", "POST", body)
+            chunks = raw_request("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
             chunks += b"%x\r\n%b\r\n0\r\n\r\n" % (size, body)
-            pieces = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            pieces = raw_request("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
             pieces += b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
             requests = (length, chunks, pieces)
             statuses[size] = [(await exchange(server.address, request)).status for request in requests]
@@ -124,9 +132,9 @@ async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatc
 async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading pauses while a body waits to be taken, and goes on when it was."""
     monkeypatch.setattr(connection, "_MAX_UNREAD_BODY", most)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         body = b'{"command":"shutdown"}' + b" " * 200_000
-        request = inside("/v1/control", "POST", body) + inside("/v1/health", headers=["Connection: close"])
+        request = raw_request("/v1/control", "POST", body) + raw_request("/v1/health", headers=["Connection: close"])
         reader, writer = await open_raw(server.address)
         writer.write(request)
         answers = await reader.read()
@@ -136,14 +144,14 @@ async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pyt
 
 
 async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         line = "X-Filler: "
         size = len("/v1/healthHostx") + len("X-Filler")
         monkeypatch.setattr(connection, "_MAX_HEAD_BYTES", size + 100)
-        request = inside("/v1/health", headers=["Host: x", line + "y" * 100])
+        request = raw_request("/v1/health", headers=["Host: x", line + "y" * 100])
         assert (await exchange(server.address, request)).status == 200
         reader, writer = await open_raw(server.address)
-        writer.write(inside("/v1/health", headers=["Host: x", line + "y" * 101]))
+        writer.write(raw_request("/v1/health", headers=["Host: x", line + "y" * 101]))
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
@@ -151,10 +159,10 @@ async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_file_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST_FILE", 3)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         for name in ("abc", "abcd"):
-            (Path(where.project()) / f"{name}.txt").write_text(name)
+            (Path(directory.project()) / f"{name}.txt").write_text(name)
         assert (await client.read_file(workspace, "abc.txt")).content == b"abc"
         with pytest.raises(ServerProblem) as caught:
             await client.read_file(workspace, "abcd.txt")

@@ -14,21 +14,29 @@ from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
-from server.helpers import QUICK, Place, exchange, inside, place, prompt, serving
+from server.helpers import (
+    QUICK,
+    ServerDirectory,
+    exchange,
+    in_process_server,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
 CLIENT = "6f0d1f2e-6f3a-4c1e-9d2b-0a1b2c3d4e5f"
 
 
-async def left_over(where: Place, provider: str) -> WorkspaceId:
+async def left_over(directory: ServerDirectory, provider: str) -> WorkspaceId:
     """The workspace of a server that was stopped while r1 was at work with this provider and r2 waited."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),)), info=ModelInfo(provider, "m")))
     model.before.shut()
-    async with serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "one", "r1")
+        await send_prompt(client, workspace, session, "one", "r1")
         await model.before.reached.wait()
-        await prompt(client, workspace, session, "words=3", "r2")
+        await send_prompt(client, workspace, session, "words=3", "r2")
     return workspace
 
 
@@ -38,16 +46,16 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
 ) -> None:
     """Its key may have been a client's, which is never stored. The scripted tour is nobody's stand-in."""
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
-    async with place() as where:
-        workspace = await left_over(where, provider)
-        manager = WorkspaceManager(ServerServices(where.data, ServiceOverrides(QUICK)))
+    async with server_directory() as directory:
+        workspace = await left_over(directory, provider)
+        manager = WorkspaceManager(ServerServices(directory.data, ServiceOverrides(QUICK)))
         try:
             await manager.open_unfinished()
             assert [handle.id for handle in manager.handles] == ([] if waits else [workspace])
             assert (await stored(manager, workspace, "r1")).outcome == "interrupted"
             if waits:
                 assert (await stored(manager, workspace, "r2")).outcome is None
-            handle = await manager.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
+            handle = await manager.create(WorkspaceBody(WorkspaceId(""), directory.project(), client_id=CLIENT))
             await until(lambda: not handle.workspace.engine.is_busy())
             await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
             assert (await stored(manager, workspace, "r2")).outcome == "completed"
@@ -69,13 +77,13 @@ async def test_what_is_asked_before_recovery_is_done_is_held_and_not_refused(mon
         return await look(ledger)
 
     monkeypatch.setattr(SqliteLedger, "unfinished_workspaces", held)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         await gate.reached.wait()
         for path in ("/v1/health", "/v1/version"):
-            assert (await exchange(server.address, inside(path))).status == 200
-        asked = start(exchange(server.address, inside("/v1/workspaces")))
+            assert (await exchange(server.address, raw_request(path))).status == 200
+        asked = start(exchange(server.address, raw_request("/v1/workspaces")))
         await settle_down()
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
         assert not asked.done()
         gate.open()
         async with asyncio.timeout(20):

@@ -21,7 +21,16 @@ from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until
 from server.foreign_requests import attempts, with_origin
-from server.helpers import Answer, RawStream, Server, exchange, inside, open_raw, place, serving
+from server.helpers import (
+    RawResponse,
+    RawStream,
+    Server,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    server_directory,
+)
 
 _JSON = "Content-Type: application/json"
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
@@ -43,17 +52,19 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def linked(server: Server, env: Sequence[str] = ()) -> tuple[Address, str]:
     """The page's port, and a code for it."""
     body = json.dumps({"port": 0, "env": list(env)}).encode()
-    made = (await exchange(server.address, inside("/v1/web", "POST", body))).json
+    made = (await exchange(server.address, raw_request("/v1/web", "POST", body))).json
     return Address(host="127.0.0.1", port=int(made["url"].rpartition(":")[2].strip("/"))), made["code"]
 
 
-async def said(address: Address, path: str, body: object = None, *headers: str, method: str = "") -> Answer:
+async def said(address: Address, path: str, body: object = None, *headers: str, method: str = "") -> RawResponse:
     """What the page's own script would say."""
     lines = [f"Host: {address.host}:{address.port}", f"Origin: http://{address.host}:{address.port}"]
     lines += [f"Authorization: Bearer {address.token}"] if address.token else []
     raw = None if body is None else json.dumps(body).encode()
     lines += [_JSON] if body is not None else []
-    return await exchange(address, inside(path, method or ("GET" if raw is None else "POST"), raw, [*lines, *headers]))
+    return await exchange(
+        address, raw_request(path, method or ("GET" if raw is None else "POST"), raw, [*lines, *headers])
+    )
 
 
 async def entered(server: Server, env: Sequence[str] = ()) -> tuple[Address, dict[str, str]]:
@@ -64,7 +75,7 @@ async def entered(server: Server, env: Sequence[str] = ()) -> tuple[Address, dic
 
 
 async def test_anybody_gets_the_files_and_nothing_else() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
         whole = await said(address, "/")
         assert (whole.status, whole.body) == (200, b"<!doctype html><title>Holdfast</title>")
@@ -91,7 +102,7 @@ async def test_anybody_gets_the_files_and_nothing_else() -> None:
 
 
 async def test_the_page_may_load_nothing_of_others() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
         headers = (await said(address, "/")).head.headers
         policy = dict(item.strip().partition(" ")[::2] for item in headers["content-security-policy"].split(";"))
@@ -111,7 +122,7 @@ async def test_the_page_may_load_nothing_of_others() -> None:
 
 
 async def test_a_link_works_once() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         first = await said(address, "/v1/web/exchange", {"code": code})
         assert (first.status, sorted(first.json)) == (200, ["key", "page", "token"])
@@ -123,7 +134,7 @@ async def test_a_link_works_once() -> None:
 
 
 async def test_a_link_does_not_last() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         assert server.application.web.sessions is not None
         server.application.web.sessions._clock = lambda: time.time() + web_auth.CODE_SECONDS
@@ -131,9 +142,9 @@ async def test_a_link_does_not_last() -> None:
 
 
 async def test_a_page_has_the_powers_of_any_client_and_the_environment_of_its_link() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await entered(server, ["HOLDFAST_TEST=1", "PATH=/bin"])
-        asked = {"id": "", "path": where.project(), "client_id": _CLIENT}
+        asked = {"id": "", "path": directory.project(), "client_id": _CLIENT}
         opened = (await said(address, "/v1/workspaces", asked)).json
         assert "env" not in opened or not opened["env"]
         assert server.manager.handles[0].env == ("HOLDFAST_TEST=1", "PATH=/bin")
@@ -148,7 +159,7 @@ async def test_a_page_has_the_powers_of_any_client_and_the_environment_of_its_li
 
 
 async def test_links_are_made_over_the_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address, _ = await entered(server)
         for method in ("POST", "DELETE"):
             for path in ("/v1/web", "/v1/w%65b"):
@@ -162,8 +173,8 @@ async def test_links_are_made_over_the_socket_only() -> None:
 
 async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> None:
     """R12: another origin, another name for this host, no token, a token in the wrong place."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         address, _ = await entered(server)
         before = await client.snapshot(workspace)
@@ -171,16 +182,16 @@ async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> N
         host, bearer = f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}"
         get = f"/v1/workspaces/{workspace}/snapshot"
         for site in ("cross-site", "same-site", "evil"):
-            tried[f"fetch from {site}"] = inside(get, headers=[host, bearer, f"Sec-Fetch-Site: {site}"])
+            tried[f"fetch from {site}"] = raw_request(get, headers=[host, bearer, f"Sec-Fetch-Site: {site}"])
             script = [host, f"Sec-Fetch-Site: {site}", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: script"]
-            tried[f"script from {site}"] = inside("/assets/main-abc.js", headers=script)
+            tried[f"script from {site}"] = raw_request("/assets/main-abc.js", headers=script)
             frame = [host, f"Sec-Fetch-Site: {site}", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"]
-            tried[f"frame from {site}"] = inside("/", headers=frame)
+            tried[f"frame from {site}"] = raw_request("/", headers=frame)
         rebound = [f"Host: rebind.example:{address.port}"]
-        tried["rebound page"] = inside("/", headers=rebound)
-        tried["rebound exchange"] = inside("/v1/web/exchange", "POST", b'{"code":"x"}', [*rebound, _JSON])
-        tried["token in the query"] = inside(f"{get}?token={address.token}", headers=[host])
-        tried["code as form"] = inside("/v1/web/exchange", "POST", b"code=x", [host])
+        tried["rebound page"] = raw_request("/", headers=rebound)
+        tried["rebound exchange"] = raw_request("/v1/web/exchange", "POST", b'{"code":"x"}', [*rebound, _JSON])
+        tried["token in the query"] = raw_request(f"{get}?token={address.token}", headers=[host])
+        tried["code as form"] = raw_request("/v1/web/exchange", "POST", b"code=x", [host])
         for name, request in tried.items():
             answer = await exchange(address, request)
             assert 400 <= answer.status < 500, name
@@ -193,17 +204,17 @@ async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> N
 
 
 async def test_a_link_from_elsewhere_leads_to_a_page_that_knows_nothing() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
         visit = ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"]
         lines = [f"Host: 127.0.0.1:{address.port}", *visit]
-        assert (await exchange(address, inside("/", headers=lines))).status == 200
-        assert (await exchange(address, inside("/v1/version", headers=lines))).status == 403
+        assert (await exchange(address, raw_request("/", headers=lines))).status == 200
+        assert (await exchange(address, raw_request("/v1/version", headers=lines))).status == 403
 
 
 async def test_another_user_of_this_machine_cannot_use_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be seen, on the command line of a browser: the system says who connects."""
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         _, writer = await open_raw(address)
         name = writer.get_extra_info("sockname")
@@ -217,7 +228,7 @@ async def test_another_user_of_this_machine_cannot_use_a_link(monkeypatch: pytes
 
 async def test_no_secret_reaches_a_log_or_an_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         told = (await said(address, "/v1/web/exchange", {"code": code})).json
         secrets = [code, *(value for name, value in told.items() if name != "page")]
@@ -232,7 +243,7 @@ async def test_no_secret_reaches_a_log_or_an_error(caplog: pytest.LogCaptureFixt
 
 
 async def test_a_page_that_is_loaded_again_gets_a_new_token() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, told = await entered(server)
         assert (await said(address, "/v1/web/page")).status == 405, "a GET changes nothing"
         again = (await said(address, "/v1/web/page", {})).json
@@ -242,25 +253,25 @@ async def test_a_page_that_is_loaded_again_gets_a_new_token() -> None:
         assert (await said(fresh, "/v1/version")).status == 200
 
 
-async def come_back(address: Address, told: dict[str, str], port: int | None = None) -> Answer:
+async def come_back(address: Address, told: dict[str, str], port: int | None = None) -> RawResponse:
     """What the page does; an answer that does not prove itself is not answered."""
     asked = {"page": told["page"], "nonce": "0123456789abcdef"}
     hello: dict[str, Any] = (await said(address, "/v1/web/hello", asked)).json
-    where = address.port if port is None else port
+    directory = address.port if port is None else port
     assert hello["proof"] == web_auth.proof(told["key"], "server", address.port, asked["nonce"], hello["nonce"])
-    proof = web_auth.proof(told["key"], "page", where, asked["nonce"], hello["nonce"])
+    proof = web_auth.proof(told["key"], "page", directory, asked["nonce"], hello["nonce"])
     return await said(address, "/v1/web/return", {"page": told["page"], "proof": proof})
 
 
 async def test_pages_come_back_to_the_next_server_at_the_same_port() -> None:
     """A token is worth nothing there: who holds the port between two servers learns nothing of use."""
-    async with place() as where:
-        async with serving(where) as server:
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
             address, told = await entered(server)
-            note = where.data / "web.json"
+            note = directory.data / "web.json"
             assert stat.S_IMODE(note.stat().st_mode) == 0o600
             assert told["token"] not in note.read_text()
-        async with serving(where) as server:
+        async with in_process_server(directory) as server:
             await (await server.client()).health()
             await until(lambda: server.application.web.sessions is not None)
             assert (await said(address, "/v1/version")).status == 401
@@ -276,10 +287,10 @@ async def test_pages_come_back_to_the_next_server_at_the_same_port() -> None:
 
 @pytest.mark.parametrize("spoil", ["taken", "torn", "open", "old", "wrong"])
 async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> None:
-    async with place() as where:
-        async with serving(where) as server:
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
             address, _ = await entered(server)
-        note = where.data / "web.json"
+        note = directory.data / "web.json"
         with socket.socket() as other:
             if spoil == "taken":
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -295,7 +306,7 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
                 old = json.loads(note.read_text())
                 old["pages"][0]["seen"] -= web_auth.PAGE_SECONDS
                 note.write_text(json.dumps(old))
-            async with serving(where) as server:
+            async with in_process_server(directory) as server:
                 await (await server.client()).health()
                 await until(lambda: not note.exists())
                 assert server.application.web.sessions is None
@@ -303,9 +314,9 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
 
 
 async def test_closing_cuts_everybody_off() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await entered(server)
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         lines = [f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}"]
         stream = await RawStream.open(address, f"/v1/workspaces/{workspace}/events?since=0", lines)
         await client.close_web()
@@ -315,29 +326,29 @@ async def test_closing_cuts_everybody_off() -> None:
         except (ConnectionError, ClientError, ConnectionBroken):
             pass
         stream.close()
-        assert not (where.data / "web.json").exists()
+        assert not (directory.data / "web.json").exists()
         with pytest.raises(ConnectionRefusedError):
             await said(address, "/")
         await client.health()
 
 
 async def test_the_port_that_is_open_is_used_again() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         first, _ = await linked(server)
         assert (await linked(server))[0] == first
-        same = await exchange(server.address, inside("/v1/web", "POST", b'{"port":%d}' % first.port))
+        same = await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":%d}' % first.port))
         assert same.status == 200
-        other = await exchange(server.address, inside("/v1/web", "POST", b'{"port":1}'))
+        other = await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":1}'))
         assert (other.status, str(first.port) in other.json["message"]) == (409, True)
         for port in (b"-1", b"65536", b'"x"'):
-            assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":%s}' % port))).status == 400
+            assert (await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":%s}' % port))).status == 400
 
 
 async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         with socket.create_server(("127.0.0.1", 0)) as other:
             asked = b'{"port":%d}' % other.getsockname()[1]
-            answer = await exchange(server.address, inside("/v1/web", "POST", asked))
+            answer = await exchange(server.address, raw_request("/v1/web", "POST", asked))
             assert answer.status == 409
             assert "cannot be used" in answer.json["message"]
         assert server.application.web.sessions is None
@@ -345,7 +356,7 @@ async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
 
 async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_app, "BUNDLE", bundle / "nothing")
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
         answer = await said(address, "/")
         assert (answer.status, "without its page" in answer.json["message"]) == (404, True)

@@ -11,26 +11,35 @@ import pytest
 
 from client.play import Exchange, Playing, answer, short_directory, stream_head
 from holdfast import __version__
-from holdfast.client import locate, server_check, workspace_connection
+from holdfast.client import server_launcher, version_check, workspace_connection
 from holdfast.client.address import Address, build_request
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
-from holdfast.client.locate import ServerLocation, find, find_or_start
 from holdfast.client.request import ServerConnections
+from holdfast.client.server_launcher import ServerLocation, find, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
+from holdfast.lock_owner import LOCK_NAME, directory_id, write_owner
 from holdfast.protocol import PROTOCOL
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start
 from server.clock import Clock
-from server.helpers import RawStream, exchange, inside, open_raw, place, prompt, read_until, serving
+from server.helpers import (
+    RawStream,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    read_until,
+    send_prompt,
+    server_directory,
+)
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 # The server
@@ -44,14 +53,14 @@ async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None
             await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         raise RuntimeError
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, breaks)
-        reader, writer = await open_raw(where.address)
-        writer.write(inside("/"))
+        reader, writer = await open_raw(directory.address)
+        writer.write(raw_request("/"))
         try:
-            said = await asyncio.wait_for(reader.read(), PATIENCE)
+            said = await asyncio.wait_for(reader.read(), TIMEOUT)
         except ConnectionError:
             said = b""
         assert not said.endswith(b"0\r\n\r\n")
@@ -61,8 +70,8 @@ async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None
 
 
 async def test_the_number_in_the_query_counts_before_that_of_the_header() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         for _ in range(3):
             await client.create_session(workspace)
         path = f"/v1/workspaces/{workspace}/events"
@@ -73,8 +82,8 @@ async def test_the_number_in_the_query_counts_before_that_of_the_header() -> Non
 
 
 async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         for form in ("?since=0", ""):
             reader, writer = await open_raw(server.address)
             writer.write(f"GET /v1/workspaces/{workspace}/events{form} HTTP/1.0\r\n\r\n".encode())
@@ -86,17 +95,17 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
 
 async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
     """Everybody is told at once, not when the server looks next."""
-    async with place() as where, serving(where, graces=GracePeriods(look=1e9)) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=1e9)) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-            where.data.rename(where.data.with_name("away"))
+            directory.data.rename(directory.data.with_name("away"))
             with pytest.raises(ServerProblem):
-                await prompt(client, workspace, session, "lost", "r1")
+                await send_prompt(client, workspace, session, "lost", "r1")
             await read_until(events, lambda item: isinstance(item.event, AgentEvent))
-        where.data.with_name("away").rename(where.data)
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        directory.data.with_name("away").rename(directory.data)
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
 
 
 # The client
@@ -112,11 +121,11 @@ async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
 
     async with Playing(script) as address:
         pool = ServerConnections(address)
-        response = await pool.open(build_request(address, "GET", "/"), seconds=PATIENCE)
+        response = await pool.open(build_request(address, "GET", "/"), seconds=TIMEOUT)
         for _ in range(20):
             await settle_down()
         found = 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (piece := await response.read()) is not None:
                 found += len(piece)
         assert found == size
@@ -136,7 +145,7 @@ async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
         pool = ServerConnections(address)
         with pytest.raises(TimedOut):
             await pool.open(build_request(address, "GET", "/"), seconds=0.01)
-        await asyncio.wait_for(left.wait(), PATIENCE)
+        await asyncio.wait_for(left.wait(), TIMEOUT)
         pool.close()
 
 
@@ -164,7 +173,7 @@ async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
             await quick
         gate.open()
         for waiting in patient:
-            await asyncio.wait_for(waiting, PATIENCE)
+            await asyncio.wait_for(waiting, TIMEOUT)
 
 
 @pytest.mark.parametrize(("status", "is_done"), [(200, True), (299, True), (300, False), (404, False)])
@@ -191,10 +200,10 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
             (Path(data) / LOCK_NAME).write_text("")
             write_owner(data, address.path)
             folder = Path(address.path).parent
-            where = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
+            directory = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
             for mode, is_found in ((0o755, False), (0o700, True)):
                 folder.chmod(mode)
-                thin = await asyncio.to_thread(find, where)
+                thin = await asyncio.to_thread(find, directory)
                 assert (thin is not None) is is_found
                 if thin is not None:
                     thin.close()
@@ -202,9 +211,9 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
 
 def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, opened = [None, SyncClient(Address())], []
-    monkeypatch.setattr(locate, "_connect", lambda _: found.pop(0))
-    where = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
-    assert find(where) is not None
+    monkeypatch.setattr(server_launcher, "_connect", lambda _: found.pop(0))
+    directory = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
+    assert find(directory) is not None
     assert opened == [True]
 
 
@@ -213,10 +222,10 @@ def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
 ) -> None:
     thin = SyncClient(Address())
     found = [None, thin]
-    monkeypatch.setattr(locate, "find", lambda *_: found.pop(0))
-    monkeypatch.setattr("holdfast.client.locate.spawn", lambda *_: pytest.fail("it is there"))
-    where = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
-    assert find_or_start(where) is thin
+    monkeypatch.setattr(server_launcher, "find", lambda *_: found.pop(0))
+    monkeypatch.setattr("holdfast.client.server_launcher.spawn", lambda *_: pytest.fail("it is there"))
+    directory = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
+    assert find_or_start(directory) is thin
 
 
 @pytest.mark.parametrize(
@@ -239,8 +248,8 @@ def test_which_servers_are_asked_to_give_way(
         asked.append(process)
         return True
 
-    monkeypatch.setattr(server_check, "_has_exited", leaves)
-    assert server_check.replace_outdated(thin) is is_asked
+    monkeypatch.setattr(version_check, "_has_exited", leaves)
+    assert version_check.replace_outdated(thin) is is_asked
     assert asked == [7] * is_asked
 
 
@@ -263,11 +272,11 @@ async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytes
             await stay.enter()
         await stay.leave()
         assert entered == [("old", ["A=1"]), ("new", ["A=1"]), ("new", None)]
-        for where in (
+        for directory in (
             ServerLocation(Address(host="h", port=1), "", can_be_started=False),
             ServerLocation(old, "", can_be_started=False, again=lambda: None),
         ):
-            assert WorkspaceConnection(where, "/p", ("A=1",))._environment == (), (
+            assert WorkspaceConnection(directory, "/p", ("A=1",))._environment == (), (
                 "an environment goes to no other machine"
             )
 

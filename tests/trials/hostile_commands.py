@@ -68,7 +68,7 @@ SHAPES: dict[str, str] = {
         "export LOOP='[ $1 -eq 20 ] && echo ready; exec bash -c \"$LOOP\" {token} $(($1+1))'; "
         'exec bash -c "$LOOP" {token} 1'
     ),
-    "pauses its keeper": (
+    "pauses its supervisor": (
         "trap 'kill -STOP $PPID' INT TERM; sleep {token} & kill -STOP $PPID; echo ready; "
         "while :; do sleep {token} & wait; done"
     ),

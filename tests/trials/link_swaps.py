@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.domain.errors import ToolError
 from holdfast.tools.ls import Listing
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.files.open_files import locate, open_directory
+from holdfast.workspace.files.safe_open import locate, open_directory
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
@@ -26,17 +26,17 @@ class RandomHooks(NoHooks):
         self.ended: Counter[RunId] = Counter()
         self.refused: set[RunId] = set()
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         ruling = await self._say(use.run_id)
         is_refused = ruling.halts or ruling.decision == "deny"
         self._inputs[use.run_id, use.tool_call_id] = None if is_refused else ruling.input or use.input
         return ruling
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         assert self._inputs[use.run_id, use.tool_call_id] == use.input, "hooks are told of another input than was used"
         return await self._say(use.run_id)
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         ruling = await self._say(run.run_id)
         if (ruling.halts or ruling.decision == "deny") and prompt == run.prompt:
             self.refused.add(run.run_id)
@@ -52,16 +52,16 @@ class RandomHooks(NoHooks):
         assert wanted is not None, "a call that a hook refused was carried out"
         assert wanted == arguments, "what a hook rewrote was not what was done"
 
-    async def _say(self, run: RunId) -> Ruling:
+    async def _say(self, run: RunId) -> HookOutcome:
         if not self._says_something:
-            return Ruling()
+            return HookOutcome()
         self._at_work[run] += 1
         try:
             await asyncio.sleep(self._dice.choice((0.0, 0.0, 0.01, 0.3)))
         finally:
             self._at_work[run] -= 1
         fate = self._dice.random()
-        return Ruling(
+        return HookOutcome(
             "deny" if fate < 0.1 else "allow" if fate < 0.4 else "",
             halts=fate < 0.03,
             reason="a reason",

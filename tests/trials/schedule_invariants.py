@@ -11,7 +11,7 @@ from holdfast.domain.events import (
     decode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run

@@ -25,7 +25,7 @@ from holdfast.workspace.process.guard import Guard, TreeEnd
 
 __all__ = ["PLANS", "SERVER_PLANS", "Plan", "cancel_plan", "kill_server_of", "try_killer"]
 
-VICTIMS = ("keeper", "guard", "chain", "chain in reverse", "group", "all", "chain and sentinel")
+VICTIMS = ("supervisor", "guard", "chain", "chain in reverse", "group", "all", "chain and sentinel")
 COVERS = ("none", "session", "daemon", "clean", "clean daemon", "no descriptors")
 LIVES = ("sleep", "fork loop", "fork loop in new sessions", "respawner", "killer")
 MOMENTS = ("now", "cancel")
@@ -81,7 +81,7 @@ def strike(*_):
     elif plan["victims"] == "group":
         kill(-chain[-1])
     else:
-        places = {"keeper": slice(1), "guard": slice(-1, None), "chain in reverse": slice(None, None, -1)}
+        places = {"supervisor": slice(1), "guard": slice(-1, None), "chain in reverse": slice(None, None, -1)}
         for process in chain[places.get(plan["victims"], slice(None))]:
             kill(process)
 
@@ -146,8 +146,8 @@ class Plan(NamedTuple):
 
     @property
     def kills_all(self) -> bool:
-        """Whether neither keeper nor guard is left to prove that the tree is gone."""
-        return self.victims not in ("keeper", "guard")
+        """Whether neither supervisor nor guard is left to prove that the tree is gone."""
+        return self.victims not in ("supervisor", "guard")
 
     def launch(self, held: str, server: int) -> Launch:
         """`held`: the FIFO; `server`: the process id at which the search for supervisors ends."""

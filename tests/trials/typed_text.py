@@ -14,7 +14,7 @@ from textual import events, on
 from textual.pilot import Pilot
 
 from holdfast.client.key_focus import SETTLE
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.tui import app
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.server_connection import ServerConnection

@@ -7,9 +7,9 @@ from typing import Any
 from textual import events
 from textual.widgets import Input
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.dialogs import Confirm, TextInput
@@ -18,7 +18,7 @@ from holdfast.tui.screens.picker import Picker
 from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
-from server.helpers import Server, place, process, prompt
+from server.helpers import Server, send_prompt, server_directory, server_process
 from tui.app_driver import AppDriver, open_app, running_server
 
 WRITE = Call("write", json.dumps({"file_path": "made.txt", "content": "one\ntwo\n"}))
@@ -41,7 +41,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def made(server: Server, name: str = "made.txt") -> Path:
-    return Path(server.place.project(), name)
+    return Path(server.directory.project(), name)
 
 
 def acting(*calls: Call) -> ScriptedModel:
@@ -95,7 +95,7 @@ async def test_answer_of_another_client_closes_the_panel_with_a_notice() -> None
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         other.via = "page"
         ask = (await screen.app.connection.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
@@ -109,7 +109,7 @@ async def test_cancel_closes_the_panel() -> None:
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
         await other.cancel_session(workspace, screen.app.connection.session)
         await screen.wait_for_no_panel()
@@ -146,9 +146,9 @@ async def titled(screen: AppDriver) -> list[str]:
 
 async def test_sessions_are_renamed_and_deleted() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         for title in ("Alpha", "Beta"):
-            await prompt(client, workspace, (await client.create_session(workspace, title)).id, "x")
+            await send_prompt(client, workspace, (await client.create_session(workspace, title)).id, "x")
         async with open_app(server) as screen:
             await screen.pilot.press("ctrl+s")
             await screen.wait_for_dialog(Picker)
@@ -174,7 +174,7 @@ async def test_session_deleted_by_another_client_disappears() -> None:
     async with running_server() as (_, server), open_app(server) as screen:
         await screen.submit("hello")
         await screen.wait_for_text("echo: hello")
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
         await other.delete_session(workspace, screen.app.connection.session)
         await screen.wait_until(lambda: screen.app.connection.session is None, "no session")
@@ -201,14 +201,16 @@ async def test_provider_key_is_stored_and_never_shown() -> None:
 async def test_reasoning_effort_is_chosen() -> None:
     described = {"id": "deep", "can_reason": True, "reasoning_levels": ["low", "high"]}
     provider = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "models": [described, {"id": "plain"}]}
-    async with place() as where, process(where):
-        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
+    async with server_directory() as directory, server_process(directory):
+        app = HoldfastApp(
+            ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project()
+        )
         async with app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
             await app.connection.client.config_set(app.connection.workspace, "providers.local", provider)
             for model in ("plain", "deep"):
-                choice = ConfigModel("large", ModelChoice(model, "local", temperature=0.5))
+                choice = ConfigModelRequest("large", SelectedModel(model, "local", temperature=0.5))
                 await app.connection.client.config_model(app.connection.workspace, choice)
                 await screen.wait_until(lambda name=model: screen.line("top-right").startswith(name), model)  # type: ignore[misc]
                 await pilot.press("f2")
@@ -291,7 +293,7 @@ async def test_yolo_client_joins_workspace_without_affecting_others() -> None:
 
 async def test_settings_errors_are_shown_at_start_and_when_they_occur() -> None:
     def write(text: str) -> None:
-        Path(server.place.project(), "holdfast.toml").write_text(text)
+        Path(server.directory.project(), "holdfast.toml").write_text(text)
 
     async with running_server(acting()) as (_, server):
         write("permissions.deny = ['bahs(x)']\n")

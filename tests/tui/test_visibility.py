@@ -9,7 +9,7 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.line_diff import diff_lines
@@ -20,7 +20,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.block_render import describe_activity
 from holdfast.tui.blocks import AnswerBlock, ToolBlock, output_lines
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.themes import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
@@ -306,8 +306,8 @@ async def test_quickly_typed_command_is_not_sent_as_a_prompt() -> None:
 
 async def test_missing_session_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with running_server() as (_, server):
-        where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
-        app = HoldfastApp(where, server.place.project(), session="nobody")
+        directory = ServerLocation(server.address, str(server.directory.data), can_be_started=False)
+        app = HoldfastApp(directory, server.directory.project(), session="nobody")
         async with app.run_test() as pilot:
             await AppDriver(app, pilot).wait_until(lambda: app.return_value is not None, "the end")
         assert app.return_value == 2

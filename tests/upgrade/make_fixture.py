@@ -22,12 +22,12 @@ import msgspec
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from model_server.server import ModelServer
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 from stream_servers import reserve_port
 from upgrade.story import DELETED, ROOT_LENGTH, answer, calls, read_all
 
@@ -89,7 +89,7 @@ class Maker:
 
     async def end(self, run: str) -> None:
         async with asyncio.timeout(60), self.client.events(self.id, since=0) as events:
-            await read_until(events, end_of(RunId(run)))
+            await read_until(events, run_ended(RunId(run)))
 
     async def run(self, session: SessionId, prompt: str, run: str, **more: Any) -> None:  # noqa: ANN401
         await self.send(session, prompt, run, **more)
@@ -163,7 +163,7 @@ async def files_and_approvals(at: Maker, session: SessionId) -> None:
     await at.send(session, calls(write, edit, other), "files-1")
     await at.grant("allow_session", "allow", "allow")
     await at.end("files-1")
-    await at.client.undo_changes(at.id, UndoAsk(path="other.txt", session_id=session))
+    await at.client.undo_changes(at.id, UndoRequest(path="other.txt", session_id=session))
     todos = [{"content": "Do it", "status": "in_progress", "active_form": "Doing it"}]
     shell = [("bash", {"command": "./print-much.sh", "description": "Print much"})]
     denied = [("bash", {"command": "touch denied-file"})]

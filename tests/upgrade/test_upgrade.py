@@ -20,12 +20,12 @@ from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
 from model_server.server import ModelServer
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 from upgrade.story import DELETED, answer, read_all
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
@@ -105,7 +105,7 @@ async def test_an_earlier_versions_data_is_opened_and_read(archive: Path, reserv
 async def check_crash(client: Client, workspace: WorkspaceId) -> None:
     """The run with the open approval ended with the server; the prompt behind it is carried out now."""
     async with client.events(workspace, since=0) as events:
-        await read_until(events, end_of(RunId("crashed-2")))
+        await read_until(events, run_ended(RunId("crashed-2")))
     outcomes = [(await client.get_run(workspace, RunId(f"crashed-{number}"))).outcome for number in (1, 2)]
     assert outcomes == ["interrupted", "completed"]
     assert await client.pending_permissions(workspace) == ()
@@ -156,7 +156,7 @@ def session_of(event: dict[str, Any]) -> str:
 
 async def check_undo(client: Client, workspace: WorkspaceId, expected: dict[str, Any]) -> None:
     session = next(name for name, files in expected["files"].items() if files)
-    report = await client.undo_changes(workspace, UndoAsk(path="made.txt", session_id=session, dry_run=True))
+    report = await client.undo_changes(workspace, UndoRequest(path="made.txt", session_id=session, dry_run=True))
     assert [item.path for item in report.files] != []
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from playwright.async_api import expect
 
 from holdfast.domain.messages import BinaryPart, Message
-from server.helpers import prompt
+from server.helpers import send_prompt
 from web.harness import PageHarness
 
 _AT = "document.querySelector('.scroller')"
@@ -94,7 +94,7 @@ async def test_queued_prompts_are_moved_removed_and_edited(harness: PageHarness)
 async def test_sent_prompts_are_found_in_the_history(harness: PageHarness) -> None:
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "s")).id
-    await prompt(client, workspace, session, "from the terminal")
+    await send_prompt(client, workspace, session, "from the terminal")
     screen = await harness.screen()
     await screen.is_live()
     await screen.send("from the page")

@@ -1,4 +1,4 @@
-"""A guard process that the test plays: it reads what it is asked and answers as keepers do."""
+"""A guard process that the test plays: it reads what it is asked and answers as supervisors do."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Played:
 
 
 class Line:
-    """The line of a keeper to the server."""
+    """The line of a supervisor to the server."""
 
     def __init__(self, handle: int) -> None:
         self.socket = socket.socket(fileno=handle) if handle >= 0 else None

@@ -13,7 +13,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files import atomic_write
 from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
-from holdfast.workspace.files.open_files import FileLocation, locate
+from holdfast.workspace.files.safe_open import FileLocation, locate
 
 
 def place_of(path: Path) -> FileLocation:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files import open_files as files
+from holdfast.workspace.files import safe_open as files
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import locate, open_plain_file, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import locate, open_plain_file, read_whole_file, status_of
 
 
 def write(path: Path, data: bytes, root: Path) -> None:

@@ -160,8 +160,8 @@ async def test_without_one_it_sees_others(tmp_path: Path) -> None:
 # When somebody shoots
 
 
-async def test_a_command_that_kills_its_keeper_gains_nothing(tmp_path: Path) -> None:
-    """In a namespace the keeper is out of its reach; elsewhere what is left comes to the guard."""
+async def test_a_command_that_kills_its_supervisor_gains_nothing(tmp_path: Path) -> None:
+    """In a namespace the supervisor is out of its reach; elsewhere what is left comes to the guard."""
     for containment in ("namespace", "tree"):
         token = new_token()
         async with guarded(tmp_path, containment) as processes:
@@ -186,16 +186,16 @@ async def test_a_guard_that_is_killed_takes_its_trees_along_and_is_replaced(tmp_
             assert processes.guard.process_id not in {0, first}
 
 
-async def test_guard_and_keepers_killed_together_leave_nothing(tmp_path: Path) -> None:
+async def test_guard_and_supervisors_killed_together_leave_nothing(tmp_path: Path) -> None:
     """Only the mark in their environment tells whose they were."""
     async with guarded(tmp_path, "tree") as processes:
         token = new_token()
         running = processes.start(line(f"setsid sleep {token} & echo ready; wait"))
         await until(lambda: "ready" in running.stdout.output.buffered)
         guard = processes.guard.process_id
-        keepers = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
-        assert keepers
-        for process in (guard, *map(int, keepers)):
+        supervisors = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
+        assert supervisors
+        for process in (guard, *map(int, supervisors)):
             os.kill(process, signal.SIGKILL)
         await running.wait()
         assert not survivors(token)

@@ -1,4 +1,4 @@
-"""What the guard and its keepers do for a command, with real commands: few guards, many small commands."""
+"""What the guard and its supervisors do for a command, with real commands: few guards, many small commands."""
 
 import asyncio
 import os
@@ -133,7 +133,7 @@ async def test_a_tree_that_is_cut_is_killed(commands: Commands) -> None:
     tree = await commands.begun(f"setsid sleep {token} & echo ready; sleep {token}")
     tree.kill_now()
     assert (await tree.gone).was_killed
-    # The next command is started by the same guard; the keeper of the one before kills on its own.
+    # The next command is started by the same guard; the supervisor of the one before kills on its own.
     async with asyncio.timeout(20):
         while survivors(token):
             await commands.say("true")

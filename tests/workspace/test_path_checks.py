@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files import open_files
+from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.file_paths import as_one_line, display_path, is_within, join_path
-from holdfast.workspace.files.open_files import (
+from holdfast.workspace.files.safe_open import (
     FileLocation,
     digest_file,
     digest_of,
@@ -258,7 +258,7 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypat
             file.write(b"more")
         return piece
 
-    monkeypatch.setattr(open_files.os, "read", growing)  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open.os, "read", growing)  # type: ignore[attr-defined]
     with pytest.raises(ToolError, match="at most 6 are taken"):
         read_whole_file(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
 
@@ -283,12 +283,12 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
         raise NotImplementedError
 
     if way != "openat2":
-        monkeypatch.setattr(open_files, "_openat2", unknown)
+        monkeypatch.setattr(safe_open, "_openat2", unknown)
     handle = os.open(ground.root, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
 
     def tried(path: str) -> object:
-        open_plain_file = outcome(lambda: open_files.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
+        open_plain_file = outcome(lambda: safe_open.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
         if isinstance(open_plain_file, int):
             status = os.fstat(open_plain_file)
             assert not os.get_inheritable(open_plain_file)
@@ -307,9 +307,9 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
         assert tried(path) == REFUSED, path
     assert tried("/sub/file") == number("sub/file"), "leading slashes do not lead to the top"
     for path, is_there in (("file", True), ("to file", True), ("to sub/file", False), ("x", False), ("../x", False)):
-        assert (open_files.status_beneath(handle, path) is not None) is is_there, path
-    assert open_files.status_beneath(handle, "a\0b") is None
-    entries = {name: rest for name, *rest in open_files.entries_of(handle, ".")}
+        assert (safe_open.status_beneath(handle, path) is not None) is is_there, path
+    assert safe_open.status_beneath(handle, "a\0b") is None
+    entries = {name: rest for name, *rest in safe_open.entries_of(handle, ".")}
     assert entries["sub"] == [True, False, ""]
     assert entries["file"] == [False, True, ""]
     assert entries["to sub"] == [False, False, "sub"]
@@ -329,24 +329,24 @@ def test_a_kernel_without_openat2_is_no_reason_to_fail(
         def syscall(self, *_: object) -> int:
             return -1
 
-    monkeypatch.setattr(open_files, "_libc", Old())
-    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open, "_libc", Old())
+    monkeypatch.setattr(safe_open.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(safe_open.open_beneath(handle, "sub/file", os.O_RDONLY))
     os.close(handle)
 
 
 def test_an_interrupted_call_is_made_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, numbers = open_files._libc, [4, 11, 0]
+    real, numbers = safe_open._libc, [4, 11, 0]
 
     class Interrupted:
         def syscall(self, *arguments: object) -> int:
             return -1 if numbers[0] else int(real.syscall(*arguments))
 
-    monkeypatch.setattr(open_files, "_libc", Interrupted())
-    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open, "_libc", Interrupted())
+    monkeypatch.setattr(safe_open.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(safe_open.open_beneath(handle, "sub/file", os.O_RDONLY))
     assert numbers == [0]
     os.close(handle)
 

@@ -1,6 +1,7 @@
 """What was acquired is released when the next step fails: descriptors, processes, trees, counts, directories.
 
-The guard process is played by the test where no command is needed: it reads what it is asked and answers as keepers do.
+The guard process is played by the test where no command is needed: it reads requests and answers as
+supervisors do.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo, TooManyJobs, UnknownJob
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
-from holdfast.workspace.files import open_files
+from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard as guards
 from holdfast.workspace.process.command_process import Launch, Processes
@@ -28,7 +29,7 @@ from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 from workspace.played_guard import NOBODY, Ground, Line
 
 
@@ -104,7 +105,7 @@ async def test_what_a_guard_says_may_arrive_in_pieces(ground: Ground, size: int)
 
 
 @pytest.mark.parametrize("size", PIECES)
-async def test_what_a_keeper_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
+async def test_what_a_supervisor_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
     tree, _, line = ground.spawn()
     assert line.socket is not None
     said = b'{"starting": true}\n{"begun": true}\n{"code": 3}\n{"gone": true, "left": [7], "is_lost": false}'
@@ -169,7 +170,7 @@ async def test_an_exit_code_comes_before_the_end(ground: Ground) -> None:
     assert (await tree.gone).error == "no"
 
 
-async def test_orders_reach_a_keeper_until_it_is_over(ground: Ground) -> None:
+async def test_orders_reach_a_supervisor_until_it_is_over(ground: Ground) -> None:
     tree, _, line = ground.spawn()
     tree.stop(2.5)
     tree.set_linger(None)
@@ -184,7 +185,7 @@ async def test_orders_reach_a_keeper_until_it_is_over(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-async def test_a_keeper_that_is_gone_without_a_word(ground: Ground, has_begun: bool) -> None:
+async def test_a_supervisor_that_is_gone_without_a_word(ground: Ground, has_begun: bool) -> None:
     """The guard sweeps up what it kept; only then is the tree over."""
     tree, request, line = ground.spawn()
     if has_begun:
@@ -201,15 +202,15 @@ async def test_a_keeper_that_is_gone_without_a_word(ground: Ground, has_begun: b
     assert ground.guard.escapes == 0
 
 
-@pytest.mark.parametrize("order", ["keeper first", "guard first"])
-async def test_keeper_and_guard_are_gone(ground: Ground, order: str) -> None:
+@pytest.mark.parametrize("order", ["supervisor first", "guard first"])
+async def test_supervisor_and_guard_are_gone(ground: Ground, order: str) -> None:
     """What they kept is searched for; another guard is started for the next command."""
     before = descriptors()
     ready = start(ground.guard.ready())
     tree, _, line = ground.spawn()
     line.tell(starting=True)
     ground.left = (77,)
-    if order == "keeper first":
+    if order == "supervisor first":
         line.close()
         await until(lambda: tree._is_over)
         ground.started[0].asked()
@@ -367,7 +368,7 @@ async def test_a_child_whose_pipes_cannot_be_connected_is_stopped(
     await until(lambda: descriptors() == before)
 
 
-# Jobs, as their keepers tell of them
+# Jobs, as their supervisors tell of them
 
 
 class Harness:
@@ -466,9 +467,9 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
 ) -> None:
     root = tmp_path / "project"
     root.mkdir()
-    desk = await Desk(root).open()
+    runner = await ToolRunner(root).open()
     reached, go = threading.Event(), threading.Event()
-    real = open_files.open_directory
+    real = safe_open.open_directory
 
     def held(path: str) -> int:
         handle = real(path)
@@ -476,13 +477,13 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
         go.wait(30)
         return handle
 
-    await desk.does("ls")
+    await runner.call_ok("ls")
     before = descriptors()
     monkeypatch.setattr(ls, "open_directory", held)
-    await desk.begin(("ls", {}))
+    await runner.start(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
+    await runner.harness.cancel()
+    await runner.harness.quiet()
     go.set()
     await until(lambda: descriptors() == before)
 

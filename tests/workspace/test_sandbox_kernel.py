@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.workspace.process import guard_keeper
+from holdfast.workspace.process import tree_supervisor
 from holdfast.workspace.sandbox import privileges
 
 
@@ -151,14 +151,14 @@ def test_privileges_are_given_up_in_order(monkeypatch: pytest.MonkeyPatch, user:
     for name in ("drop_capabilities", "forbid_new_privileges", "install_filter"):
         monkeypatch.setattr(privileges, name, noted(name))
     for name in ("restrict", "restrict_scopes"):
-        monkeypatch.setattr(guard_keeper, name, noted(name))
+        monkeypatch.setattr(tree_supervisor, name, noted(name))
     monkeypatch.setattr(os, "geteuid", lambda: user)
     request = {"restricted": True, "landlock": ["/work"] if landlock else []}
-    guard_keeper._give_up_privileges(request)
+    tree_supervisor._give_up_privileges(request)
     expected = ["forbid_new_privileges", "restrict_scopes", *["restrict"] * landlock, "install_filter"]
     assert order == ["drop_capabilities"] * (landlock and user == 0) + expected
     order.clear()
-    guard_keeper._give_up_privileges({"landlock": ["/work"]})
+    tree_supervisor._give_up_privileges({"landlock": ["/work"]})
     assert order == []
 
 

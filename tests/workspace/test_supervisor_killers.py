@@ -27,7 +27,7 @@ from trials.supervisor_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, ki
 from workspace.commands import guarded, run_line
 
 CANCELLED = [
-    Plan("keeper", "clean", "fork loop in new sessions", "now"),
+    Plan("supervisor", "clean", "fork loop in new sessions", "now"),
     Plan("guard", "none", "sleep", "now"),
     Plan("chain", "clean daemon", "sleep", "now"),
     Plan("chain", "none", "sleep", "cancel"),
@@ -41,7 +41,7 @@ WITHOUT_SERVER = [
     Plan("all", "clean daemon", "sleep", "now"),
     SERVER_PLANS[0],
     Plan("chain and server", "clean daemon", "fork loop", "now"),
-    # Nothing is left to react, but the command itself goes with its keeper.
+    # Nothing is left to react, but the command itself goes with its supervisor.
     Plan("chain and sentinel", "none", "sleep", "now"),
 ]
 
@@ -55,7 +55,7 @@ async def test_none_survives_its_cancel(tmp_path: Path, containment: Containment
             end = await cancel_plan(Processes(guard, tmp_path), plan, tmp_path)
         finally:
             await guard.close()
-        if plan.victims in ("keeper", "guard", "group"):
+        if plan.victims in ("supervisor", "guard", "group"):
             # A group is killed in one moment. One after the other, the second may have time to do its work.
             assert (end.is_lost, end.is_unproven) == (True, plan.victims == "group"), plan
         assert not end.left

@@ -19,7 +19,7 @@ from holdfast.acp.slash_commands import BUILT_IN, SlashCommands
 from holdfast.acp.tool_calls import Json
 from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.ids import RunId, SessionId

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.acp.initialize import initialize_result, is_initialize_request, supports_forms
 from holdfast.acp.tool_calls import Json
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.errors import BadRequest
 from holdfast.tasks import TaskOwner
 

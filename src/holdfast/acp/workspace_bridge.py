@@ -31,7 +31,7 @@ from holdfast.acp.tool_calls import Json
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, Unreachable
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (

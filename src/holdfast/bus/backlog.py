@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.bus.frames import Frame
-from holdfast.domain.deleted_session_events import redact_event, session_of
 from holdfast.domain.errors import HoldfastError
+from holdfast.domain.event_redaction import redact_event, session_of
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry

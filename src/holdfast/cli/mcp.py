@@ -15,7 +15,7 @@ from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
 from holdfast.domain.errors import NotFound
 from holdfast.domain.extensions import McpInfo
-from holdfast.protocol.extension_routes import McpLog, McpName
+from holdfast.protocol.extension_routes import McpLog, McpServerName
 
 if TYPE_CHECKING:
     import asyncio
@@ -134,7 +134,7 @@ def restart(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Restart a server."""
     with report_errors():
         connection = open_connection(location)
-        connection.send("POST", connection.path("mcp", "restart"), body=McpName(name))
+        connection.send("POST", connection.path("mcp", "restart"), body=McpServerName(name))
         _print_state(connection, name)
 
 

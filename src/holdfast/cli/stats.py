@@ -10,7 +10,7 @@ import click
 from holdfast.cli.common import CommandError, location_options, report_errors
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.cli.stats_html import format_duration, render_page
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.usage import Stats
 
 __all__ = ["command"]

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.address import Address, QueryItems, build_request, fill
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
 from holdfast.domain.approvals import Via
-from holdfast.http11.connection import Connection, ConnectionPool, Origin
+from holdfast.http11.client_connection import Connection, ConnectionPool, Origin
 from holdfast.http11.messages import IDEMPOTENT, ConnectionBroken, Head, InvalidResponse
 from holdfast.protocol.routes import ROUTES, Route
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from holdfast.client.errors import Unreachable
-from holdfast.client.locate import secure_directory
-from holdfast.client.paths import BadHost, socket_directories, socket_path
+from holdfast.client.server_launcher import secure_directory
+from holdfast.client.socket_paths import BadHost, socket_directories, socket_path
 
 __all__ = ["SshForward", "Target", "parse_target"]
 

@@ -35,7 +35,7 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session

@@ -14,7 +14,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation, find_or_start
+from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
 from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId

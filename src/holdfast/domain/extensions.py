@@ -7,9 +7,8 @@ import msgspec
 
 __all__ = [
     "NEVER",
-    "AgentNote",
     "CommandArgument",
-    "CommandNote",
+    "CommandInfo",
     "CommandSource",
     "LspInfo",
     "LspNotice",
@@ -24,6 +23,7 @@ __all__ = [
     "McpState",
     "SkillState",
     "SkillStates",
+    "SubagentInfo",
 ]
 
 
@@ -38,7 +38,7 @@ class CommandArgument(msgspec.Struct, frozen=True, omit_defaults=True):
     required: bool = False
 
 
-class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
+class CommandInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A prompt of the form `/name …` that the server expands. `hint` describes the text after the name.
 
     `withheld` are the keys of its front matter that have no effect, because the project is not trusted.
@@ -55,7 +55,7 @@ class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
     withheld: tuple[str, ...] = ()
 
 
-class AgentNote(msgspec.Struct, frozen=True, omit_defaults=True):
+class SubagentInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An agent that a prompt may name with `@name`. Without `tools` it has all tools of the agent that starts it."""
 
     name: str

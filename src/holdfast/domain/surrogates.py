@@ -6,7 +6,7 @@ one of them, so they are replaced before it is decoded.
 
 import re
 
-__all__ = ["Halves", "replace_json_surrogates", "replace_surrogates"]
+__all__ = ["SurrogateReplacer", "replace_json_surrogates", "replace_surrogates"]
 
 _PAIR_OR_HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -36,7 +36,7 @@ def replace_json_surrogates(data: bytes) -> bytes:
     return _replaced(data)
 
 
-class Halves:
+class SurrogateReplacer:
     """Replaces half characters in JSON text that arrives in pieces. The possible first half of a pair is held back."""
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ __all__ = [
     "MCP_FORM",
     "TOOLS",
     "TOOLS_WITHOUT_REQUESTS",
-    "Inquiry",
     "Permit",
+    "QuestionBatch",
     "SubagentTask",
     "Tool",
     "ToolContext",
@@ -70,7 +70,7 @@ class Permit(msgspec.Struct, frozen=True):
     continues: bool = False
 
 
-class Inquiry(msgspec.Struct, frozen=True):
+class QuestionBatch(msgspec.Struct, frozen=True):
     """Questions for the user, answered as one batch. Their ids are assigned when the request is published."""
 
     questions: tuple[Question, ...]
@@ -129,7 +129,7 @@ class ToolContext(Protocol):
     async def permit(self, permit: Permit) -> None:
         """Return when the action may proceed, at once or after a person agreed. Raises `PermissionDenied`."""
 
-    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
         """Return one answer for each question, in the same order; None if the person dismissed the batch. Raises
         `ToolError` if there is no client that can answer.
         """

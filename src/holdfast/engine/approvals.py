@@ -37,7 +37,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.messages import replace_surrogates
-from holdfast.domain.tools import Inquiry, Permit, ToolContext
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
 
@@ -292,16 +292,16 @@ class Approvals:
         if decision.action == "allow_session":
             self._grant(root, subject)
 
-    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
+    async def ask_questions(self, context: ToolContext, batch: QuestionBatch) -> _Answers | None:
         """Return one answer for each question, in order; None if the batch was dismissed."""
-        questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in inquiry.questions)
+        questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in batch.questions)
         request = QuestionRequest(
             self._new_id(),
             context.session_id,
             context.tool_call_id,
             questions,
-            inquiry.confirm_title,
-            inquiry.confirm_description,
+            batch.confirm_title,
+            batch.confirm_description,
             context.run_id,
         )
         opened = _OpenBatch(clean_text(request))

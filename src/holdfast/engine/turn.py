@@ -39,7 +39,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
 from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
-from holdfast.domain.runs import Brief, Run
+from holdfast.domain.runs import PromptExpansion, Run
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
@@ -67,7 +67,7 @@ class Turn:
         self, run: Run, *, recorder: Recorder, outlet: Outlet, clock: Clock, new_id: NewId, pace: Pace
     ) -> None:
         self.run = run
-        self.brief: Brief | None = None
+        self.brief: PromptExpansion | None = None
         """The expansion of the prompt, if it is a command."""
         self.messages: list[Message] = []
         """All complete messages of this run, in order."""

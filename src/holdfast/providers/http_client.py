@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from holdfast import __version__
-from holdfast.http11.connection import RequestWatchdog
+from holdfast.http11.client_connection import RequestWatchdog
 
 if TYPE_CHECKING:
     import httpx2

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 
-from holdfast.domain.surrogates import Halves
-from holdfast.http11.connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.domain.surrogates import SurrogateReplacer
+from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
 from holdfast.providers.http_client import CURRENT_WATCHDOG
 
@@ -62,7 +62,7 @@ class _SanitizedBody(httpx2.AsyncByteStream):
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        decoder = Halves()
+        decoder = SurrogateReplacer()
         async for data in self._body:
             if whole := decoder.feed(data):
                 yield whole

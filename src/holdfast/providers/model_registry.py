@@ -14,6 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection, Settings
 from holdfast.providers.catalog import Catalog, close_matches
+from holdfast.providers.model_access import is_loopback
 from holdfast.providers.model_discovery import (
     LOCAL_SERVERS,
     DiscoveredModel,
@@ -34,7 +35,6 @@ from holdfast.providers.provider_config import (
     models_of,
     resolve_endpoint,
 )
-from holdfast.providers.provider_connection import is_loopback
 from holdfast.providers.provider_errors import redact
 
 __all__ = ["ModelChoice", "ModelRegistry", "ModelView", "ProviderView", "model_view", "provider_view"]

@@ -14,14 +14,14 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, replace_json_surrogates
-from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
+from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
+from holdfast.http11.client_connection import Connection, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
 from holdfast.http11.sse import SseReader
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
 from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.provider_errors import (
     ErrorContext,
     connection_error,
@@ -72,7 +72,7 @@ class CompatibleModel:
         try:
             watchdog.start()
             read = await exchange.open(client, url, self._headers(request.session_id), body)
-            events, halves, answer = SseReader(), Halves(), ChatResponse()
+            events, halves, answer = SseReader(), SurrogateReplacer(), ChatResponse()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
                 received = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]

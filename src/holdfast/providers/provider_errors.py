@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.http11.connection import ConnectError, ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ConnectError, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
-from holdfast.providers.provider_connection import is_loopback
+from holdfast.providers.model_access import is_loopback
 
 __all__ = [
     "ErrorContext",

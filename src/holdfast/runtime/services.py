@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.config.client_settings import ConfigStore
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
-from holdfast.config.wire_settings import ConfigStore
 from holdfast.domain.errors import BadRequest, HoldfastError, ToolError, WorkspaceClosing
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
@@ -33,13 +33,13 @@ from holdfast.engine.recovery import plan_recovery
 from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.command_substitution import Substitution
 from holdfast.extensions.extensions import Extensions
-from holdfast.extensions.settings_substitution import Substitution
 from holdfast.providers.http_client import close_connections, post_form
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.engine_settings import context_loader, engine_settings
 from holdfast.runtime.model_selection import SelectedModels, model_sources
-from holdfast.runtime.permission_rules import PermissionCheck, allows, replaces
+from holdfast.runtime.permission_check import PermissionCheck, allows, replaces
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner

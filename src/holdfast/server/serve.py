@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.engine.ports import Models
 from holdfast.engine.settings import EngineSettings
-from holdfast.lockfile import write_owner
+from holdfast.lock_owner import write_owner
 from holdfast.runtime.services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send

@@ -25,7 +25,7 @@ import msgspec
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.events import AgentEvent, AgentNotice, ApprovalEvent, Attached, AttachedEvent, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.lockfile import directory_id
+from holdfast.lock_owner import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices

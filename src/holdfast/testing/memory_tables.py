@@ -6,12 +6,12 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import event_subject, redact_body
+from holdfast.domain.event_redaction import event_subject, redact_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Entry, RunRecord
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session

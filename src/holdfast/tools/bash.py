@@ -9,7 +9,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import JobInfo, TooManyJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.workspace.files.open_files import require_workspace
+from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import TreeEnd
 from holdfast.workspace.process.jobs import Job, Jobs

@@ -14,7 +14,7 @@ from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.tools.file_edit import MAX_FILE_BYTES, record_change, record_new_file, resolve_location
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import Digest, FileLocation, status_of
+from holdfast.workspace.files.safe_open import Digest, FileLocation, status_of
 from holdfast.workspace.web_client import WebClient, WebResponse, parse_target
 
 __all__ = ["Download", "DownloadArguments"]

@@ -12,7 +12,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Current, Remark, change_file, current_file, no_remark, resolve_location
-from holdfast.workspace.files.open_files import status_of
+from holdfast.workspace.files.safe_open import status_of
 from holdfast.workspace.files.text_edit import EditResult, replace_text
 
 __all__ = ["Edit", "EditArguments", "EditPiece", "Multiedit", "MultieditArguments", "current_or_new"]

@@ -17,7 +17,7 @@ from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.files.open_files import FileLocation, entries_of, open_directory
+from holdfast.workspace.files.safe_open import FileLocation, entries_of, open_directory
 from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["Listing", "Ls", "LsArguments"]

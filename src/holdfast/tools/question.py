@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from holdfast.domain.approvals import Choice, Question, QuestionAnswer, QuestionKind
 from holdfast.domain.errors import ToolError
-from holdfast.domain.tools import Inquiry, ToolContext, ToolOutcome
+from holdfast.domain.tools import QuestionBatch, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["AskedChoice", "AskedQuestion", "QuestionArguments", "QuestionTool"]
@@ -66,8 +66,8 @@ class QuestionTool(BaseTool[QuestionArguments]):
         _check(asked)
         title, description = _CONFIRM if len(asked) > 1 else ("", "")
         questions = tuple(_question(item) for item in asked)
-        inquiry = Inquiry(questions, arguments.confirm_title or title, arguments.confirm_description or description)
-        answers = await context.ask_questions(inquiry)
+        batch = QuestionBatch(questions, arguments.confirm_title or title, arguments.confirm_description or description)
+        answers = await context.ask_questions(batch)
         if answers is None:
             return ToolOutcome(_CANCELLED, is_error=True, stops_turn=True)
         blocks = [

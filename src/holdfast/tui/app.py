@@ -22,11 +22,11 @@ from textual.filter import Monochrome
 from textual.widgets import OptionList, Static, TextArea
 
 from holdfast.client.errors import ClientError
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
-from holdfast.tui.key_sequences import register_key_sequences
+from holdfast.tui.key_hints import register_key_sequences
 from holdfast.tui.notifications import AwayNotifier
 from holdfast.tui.pickers import ExtensionPicker, ModelPicker, SessionPicker, WorkspacePicker
 from holdfast.tui.prompt_actions import SECOND_PRESS_TIME, AttachmentBar, CompletionController, PromptController

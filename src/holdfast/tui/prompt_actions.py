@@ -17,7 +17,7 @@ from holdfast.client.errors import ClientError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.runs import Attachment, Delivery, Run
-from holdfast.protocol.bodies import RunPatch
+from holdfast.protocol.bodies import RunChange
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.attachments import (
     TooLarge,
@@ -27,7 +27,7 @@ from holdfast.tui.attachments import (
     read_attachment,
     text_attachment,
 )
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.picker import Picker, PickerItem
 from holdfast.tui.slash_commands import SlashCommands
 from holdfast.tui.widgets.queue_panel import QueuePanel
@@ -277,11 +277,11 @@ class PromptController:
                     context.composer.focus()
             case "up" | "down":
                 position = max(0, event.position + (1 if event.action == "down" else -1))
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(position=position)))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(position=position)))
             case "now":
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(delivery="steer")))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(delivery="steer")))
             case "later":
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(delivery="queue")))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(delivery="queue")))
 
     # Other ways to write.
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.config.trust import content_digest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolOutcome
@@ -206,7 +206,7 @@ class Site:
     """A workspace with hooks in its user's settings and in files of the project."""
 
     def __init__(self, top: Path, shell: Shell, *, settings: Json | None = None) -> None:
-        self.place = Place(top)
+        self.place = SettingsFiles(top)
         self.shell = shell
         if settings is not None:
             self.place.write(self.place.home / ".config/holdfast/config.toml", "")
@@ -325,7 +325,7 @@ def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
         assert first.environment["CLAUDE_PROJECT_DIR"] == str(site.place.project)
         assert "WITHHELD" not in first.environment
         other = await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
-        assert other == Ruling()
+        assert other == HookOutcome()
         assert len(site.shell.processes) == 2
 
     shell = Shell(before=lambda process: process.end(2, err="no"), after=lambda process: process.end())

@@ -16,7 +16,7 @@ from holdfast.domain.messages import ToolResult
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.server.workspace_manager import GracePeriods
-from server.helpers import Place, place
+from server.helpers import ServerDirectory, server_directory
 
 __all__ = ["NODE", "PATIENT", "SERVER", "LspWorkspace", "edit", "lsp_workspace", "view", "write"]
 
@@ -73,7 +73,7 @@ class LspWorkspace:
         return info
 
     async def do(self, *calls: tuple[str, object], session: str | None = None) -> list[ToolResult]:
-        return await self.one.do(*calls, session=session)  # type: ignore[arg-type]
+        return await self.one.call_tools_and_wait(*calls, session=session)  # type: ignore[arg-type]
 
     async def says(self, call: tuple[str, object], session: str) -> str:
         (result,) = await self.do(call, session=session)
@@ -85,15 +85,15 @@ class LspWorkspace:
 async def lsp_workspace(
     *words: str,
     path: Sequence[Path] = (),
-    where: Place | None = None,
+    directory: ServerDirectory | None = None,
     graces: GracePeriods | None = None,
     yolo: bool = True,
     is_set_up: bool = True,
 ) -> AsyncIterator[LspWorkspace]:
     """`path`: directories where language servers are looked for, before the usual ones."""
     env = (f"PATH={':'.join([*map(str, path), '/usr/local/bin', '/usr/bin', '/bin'])}", f"HOME={os.environ['HOME']}")
-    async with place() as own, tool_client(where or own, env=env, graces=graces, yolo=yolo) as one:
-        folder = one.server.place.root / "ours"
+    async with server_directory() as own, tool_client(directory or own, env=env, graces=graces, yolo=yolo) as one:
+        folder = one.server.directory.root / "ours"
         folder.mkdir(exist_ok=True)
         made = LspWorkspace(one, folder)
         made.waits(PATIENT)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import (
     AFTER_CHANGE,
     ON_REQUEST,
@@ -93,7 +93,7 @@ def ready(server: LanguageServer) -> ServerSession:
     talk = ServerSession(server.config, "/w", server._on_change)
     talk._connection = _Peer()  # type: ignore[assignment]
     server.session = talk
-    server.dispatch(server_state.Started(server.status.launch, asyncio.get_running_loop().time()))
+    server.dispatch(server_lifecycle.Started(server.status.launch, asyncio.get_running_loop().time()))
     return talk
 
 
@@ -164,7 +164,7 @@ def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer()
         server.request_start()
         assert await took(server) == (False, 5.0)
         assert await took(server) == (False, 0.0), "its time is up, for everybody"
-        server.dispatch(server_state.Restart())
+        server.dispatch(server_lifecycle.Restart())
         steps = ((2.0, lambda: ready(server)), (3.5, lambda: publish(server.session, 1)))  # type: ignore[arg-type]
         assert await took(server, *steps) == (True, 3.8)
         await server.close()
@@ -174,7 +174,7 @@ def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer()
 
 def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
     async def walk() -> None:
-        for event in (lambda n: server_state.Exited(n, 0, "x"), lambda _: server_state.Stop()):
+        for event in (lambda n: server_lifecycle.Exited(n, 0, "x"), lambda _: server_lifecycle.Stop()):
             server = server_of()
             server.request_start()
             ready(server)

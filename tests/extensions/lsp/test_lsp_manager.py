@@ -11,7 +11,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from holdfast.testing.gates import until
 from server.helpers import RawStream, read_until
@@ -166,7 +166,7 @@ async def test_the_routes() -> None:
             await client.restart_lsps(workspace, "nobody")
         assert caught.value.status == 404
         assert "ready" in (await client.lsp_log(workspace, "ours")).text
-        outside = Path(lsp.one.server.place.root) / "b.zz"
+        outside = Path(lsp.one.server.directory.root) / "b.zz"
         outside.write_text("x")
         await client.start_lsps(workspace, str(outside))
 
@@ -186,7 +186,7 @@ async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
 @pytest.fixture
 def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that went does not come back by itself."""
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 1_000.0)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 1_000.0)
 
 
 @pytest.mark.usefixtures("stays_away")
@@ -207,7 +207,7 @@ async def test_one_that_crashes_says_why() -> None:
 
 
 async def test_one_that_crashes_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 0.01)
     async with lsp_workspace() as lsp:
         session = await begun(lsp)
         lsp.how("crash")
@@ -369,10 +369,10 @@ async def test_a_cancel_does_not_wait_for_a_language_server() -> None:
     async with lsp_workspace() as lsp:
         session = await begun(lsp)
         lsp.how("silent")
-        run = await lsp.one.ask(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
+        run = await lsp.one.call_tools(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
         await until(lambda: lsp.heard("textDocument/didChange"))
         await lsp.one.client.cancel_run(lsp.one.workspace, run.run_id)
-        assert (await lsp.one.end(run)).cancelled
+        assert (await lsp.one.run_end(run)).cancelled
         assert (lsp.project / "a.zz").read_text() == "BAD\n"
         versions = await lsp.one.client.list_history(lsp.one.workspace, session)
         assert [version.content for version in versions] == ["one\n", "BAD\n"]

@@ -13,11 +13,11 @@ from extensions.lsp.lsp_workspace import SERVER, LspWorkspace, edit, lsp_workspa
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.extensions import LspState
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import until
-from server.helpers import place, process
+from server.helpers import server_directory, server_process
 from trials.hostile_commands import new_token, survivors
 
 
@@ -35,8 +35,8 @@ async def test_a_rename_is_whole_on_record_and_can_be_taken_back(counts: str) ->
         session = await lsp.one.session()
         await opened(lsp, session, a="😀 old = 1\r\nold\r\n", b="use(old, older)\n", c="nothing\n")
         await lsp.says(view("a.zz"), session)
-        run = await lsp.one.ask(session, ("lsp_rename", {"symbol": "old", "new_name": "fresh", "path": "a.zz"}))
-        await lsp.one.end(run)
+        run = await lsp.one.call_tools(session, ("lsp_rename", {"symbol": "old", "new_name": "fresh", "path": "a.zz"}))
+        await lsp.one.run_end(run)
         result = (await lsp.one.results(session))[-1]
         assert result.content.splitlines() == ["Renamed old to fresh in 2 files:", "a.zz: 2", "b.zz: 1"]
         assert (lsp.project / "a.zz").read_bytes() == "😀 fresh = 1\r\nfresh\r\n".encode()
@@ -55,7 +55,7 @@ async def test_a_rename_is_whole_on_record_and_can_be_taken_back(counts: str) ->
 
         (lsp.project / "a.zz").write_bytes("😀 fresh = 1\r\nfresh\r\n".encode())
         await lsp.do(view("a.zz"), session=session)
-        report = await lsp.one.client.undo_changes(lsp.one.workspace, UndoAsk(run_id=run.run_id, force=True))
+        report = await lsp.one.client.undo_changes(lsp.one.workspace, UndoRequest(run_id=run.run_id, force=True))
         assert report.is_done
         assert (lsp.project / "a.zz").read_bytes() == "😀 old = 1\r\nold\r\n".encode()
         assert (lsp.project / "b.zz").read_text() == "use(old, older)\n"
@@ -66,14 +66,14 @@ async def test_a_rename_that_is_denied_for_one_file_changes_none() -> None:
         await lsp.one.client.config_set(lsp.one.workspace, "permissions.allow", ["lsp_rename(a.zz)"], scope=1)
         session = await lsp.one.session()
         await opened(lsp, session, a="old\n", b="old\n")
-        run = await lsp.one.ask(session, ("lsp_rename", {"symbol": "old", "new_name": "fresh", "path": "a.zz"}))
-        (ask,) = await lsp.one.permissions()
+        run = await lsp.one.call_tools(session, ("lsp_rename", {"symbol": "old", "new_name": "fresh", "path": "a.zz"}))
+        (ask,) = await lsp.one.pending_permissions()
         assert (ask.tool_name, ask.action, ask.params["file_path"]) == (
             "lsp_rename", "write", str(lsp.project / "b.zz"),
         )  # fmt: skip
         assert (ask.params["old_content"], ask.params["new_content"]) == ("old\n", "fresh\n")
         await lsp.one.grant(ask, "deny", "not this one")
-        await lsp.one.end(run)
+        await lsp.one.run_end(run)
         assert (lsp.project / "a.zz").read_text() == (lsp.project / "b.zz").read_text() == "old\n"
         assert await lsp.one.client.list_history(lsp.one.workspace, session) == ()
 
@@ -215,15 +215,15 @@ async def test_a_workspace_leaves_no_language_server_behind(way: str) -> None:
 async def test_a_server_that_is_killed_leaves_no_language_server_behind() -> None:
     """R4: kill -9."""
     token = new_token()
-    async with place() as where:
-        folder, project = where.root / "ours", Path(where.project())
+    async with server_directory() as directory:
+        folder, project = directory.root / "ours", Path(directory.project())
         folder.mkdir()
-        where.data.mkdir()
+        directory.data.mkdir()
         (folder / "start").write_text("child")
         (project / "a.zz").write_text("x\n")
         ours = {"command": sys.executable, "args": [str(SERVER), str(folder), token], "filetypes": ["zz"]}
-        (where.data / "config.json").write_text(json.dumps({"lsp": {"ours": ours}}))
-        async with process(where) as running, Client(where.address) as client:
+        (directory.data / "config.json").write_text(json.dumps({"lsp": {"ours": ours}}))
+        async with server_process(directory) as running, Client(directory.address) as client:
             workspace = (await client.create_workspace(str(project), yolo=True)).id
             session = (await client.create_session(workspace, "s")).id
             prompt = f"tool=view {json.dumps({'file_path': 'a.zz'})}"

@@ -8,7 +8,7 @@ import pytest
 
 from extensions.lsp.lsp_workspace import NODE, LspWorkspace, edit, lsp_workspace, view
 from holdfast.domain.extensions import LspState
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import SessionId
 
 VENV = Path(sys.executable).parent
@@ -85,13 +85,13 @@ async def the_tools(lsp: LspWorkspace, session: str) -> None:
 
 async def a_rename_and_back(lsp: LspWorkspace, session: SessionId) -> None:
     root = lsp.project
-    run = await lsp.one.ask(session, ("lsp_rename", {"symbol": "Square.area", "new_name": "surface"}))
-    await lsp.one.end(run)
+    run = await lsp.one.call_tools(session, ("lsp_rename", {"symbol": "Square.area", "new_name": "surface"}))
+    await lsp.one.run_end(run)
     result = (await lsp.one.results(session))[-1]
     assert result.content.splitlines()[0] == "Renamed Square.area to surface in 2 files:"
     assert "def surface(self" in (root / "shapes.py").read_text()
     assert '"😀", Square().surface(2)' in (root / "main.py").read_text()
-    assert (await lsp.one.client.undo_changes(lsp.one.workspace, UndoAsk(run_id=run.run_id))).is_done
+    assert (await lsp.one.client.undo_changes(lsp.one.workspace, UndoRequest(run_id=run.run_id))).is_done
     assert "def area(self" in (root / "shapes.py").read_text()
     assert "Square().area(2)" in (root / "main.py").read_text()
     await lsp.says(view("shapes.py"), session)

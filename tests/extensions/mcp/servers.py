@@ -94,7 +94,7 @@ async def add(one: ToolClient, **servers: dict[str, Any]) -> dict[str, McpInfo]:
 
 async def results(one: ToolClient, *calls: tuple[str, object]) -> list[ToolResult]:
     """In the order of the calls, whichever was done first."""
-    return sorted(await one.do(*calls), key=lambda result: result.tool_call_id)
+    return sorted(await one.call_tools_and_wait(*calls), key=lambda result: result.tool_call_id)
 
 
 async def state(one: ToolClient, name: str) -> McpInfo:
@@ -115,7 +115,7 @@ async def stands(one: ToolClient, name: str, *wanted: str, but: Callable[[McpInf
 async def answered(one: ToolClient, call: tuple[str, object]) -> ToolResult:
     """Until it is no error: a server that comes back on a busy machine may miss a time limit first."""
     async with asyncio.timeout(100):
-        while (result := (await one.do(call))[0]).is_error:
+        while (result := (await one.call_tools_and_wait(call))[0]).is_error:
             pass
     return result
 

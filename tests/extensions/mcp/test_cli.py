@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cli_environment import PATIENCE, cli_environment
+from e2e.cli_environment import TIMEOUT, cli_environment
 from extensions.mcp.authorization_server import browse, office
 from extensions.mcp.servers import STUB_TIME
 
@@ -92,7 +92,7 @@ async def test_one_logs_in_with_a_browser() -> None:
         assert "holdfast mcp login office" in shown.err
         process = await stage.start("mcp", "login", "office", "--no-browser")
         assert process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not (line := (await process.stderr.readline()).decode().strip()).startswith("http://"):
                 pass
             assert "You are logged in" in await browse(line)

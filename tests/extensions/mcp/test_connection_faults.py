@@ -44,11 +44,11 @@ async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_
     async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
-        run = await one.ask(session, LONG, ECHO)
-        await one.says(session, "1/60\n")
+        run = await one.call_tools(session, LONG, ECHO)
+        await one.wait_for_output(session, "1/60\n")
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         killed, echoed = sorted(await one.results(session), key=lambda result: result.tool_call_id)
         assert killed.is_error
         assert "went away" in killed.content
@@ -63,7 +63,7 @@ async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, mon
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
-        (stalled,) = await one.do(ECHO)
+        (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
         assert "said nothing for 2 s" in stalled.content
         await gone(pid)
@@ -78,7 +78,7 @@ async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeyp
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
-        (echoed,) = await one.do(ECHO)
+        (echoed,) = await one.call_tools_and_wait(ECHO)
         assert echoed.content == "Echo: hi"
         assert living(tmp_path) != [pid]
 
@@ -89,16 +89,16 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> No
     async with tool_client() as one:
         await add(one, all=wrapped(f'tee {heard} | "$@"', STUB_EVERYTHING))
         session = await one.session()
-        run = await one.ask(session, LONG)
-        await one.says(session, "1/60\n")
+        run = await one.call_tools(session, LONG)
+        await one.wait_for_output(session, "1/60\n")
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         await until(lambda: b"notifications/cancelled" in heard.read_bytes())
         sent = [json.loads(line) for line in heard.read_text().splitlines()]
         (asked,) = [item for item in sent if item.get("method") == "tools/call"]
         (cancelled,) = [item for item in sent if item.get("method") == "notifications/cancelled"]
         assert cancelled["params"]["requestId"] == asked["id"]
-        (echoed,) = await one.do(ECHO)
+        (echoed,) = await one.call_tools_and_wait(ECHO)
         assert echoed.content == "Echo: hi"
 
 
@@ -106,12 +106,12 @@ async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -
     async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
-        run = await one.ask(session, LONG)
-        await one.says(session, "1/60\n")
+        run = await one.call_tools(session, LONG)
+        await one.wait_for_output(session, "1/60\n")
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
 
 
 async def test_a_flood_of_words_is_bounded_and_harms_nobody(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_what_cannot_start_says_why_and_what_to_do() -> None:
         assert told["mcp.wrong"].severity == "error"
         assert told["mcp.wrong"].file.endswith("config.json")
         assert "holdfast mcp logs wrong" in told["mcp.wrong"].what_to_do
-        (bare,) = await one.do(("mcp_wrong_anything", {}))
+        (bare,) = await one.call_tools_and_wait(("mcp_wrong_anything", {}))
         assert bare.is_error
         assert (await one.client.mcp_log(one.workspace, "crash")).text.startswith("it broke\n")
 
@@ -201,7 +201,7 @@ async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
             stubborn=wrapped(f'{stubborn} : {tmp_path}; "$@"; sleep 6000', STUB_TIME),
             stopped=marked(STUB_EVERYTHING, tmp_path),
         )
-        second = await one.client.create_workspace(one.server.place.project("second"), yolo=True)
+        second = await one.client.create_workspace(one.server.directory.project("second"), yolo=True)
         await one.client.config_set(second.id, "mcp.files", filesystem(other), scope=1)
         mine = living(tmp_path)
         assert len(mine) >= 3

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.domain.tools import Inquiry, ToolContext
+from holdfast.domain.tools import QuestionBatch, ToolContext
 from holdfast.extensions.mcp import bounded_wait as module
 from holdfast.extensions.mcp.bounded_wait import DetachedWait, RateLimit, StartLimiter
 from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
@@ -186,12 +186,12 @@ def told(**given: Any) -> QuestionAnswer:  # noqa: ANN401
     return QuestionAnswer("q", **given)
 
 
-def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: ANN401
-    inquiries: list[Inquiry] = []
+def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[QuestionBatch]]:  # noqa: ANN401
+    inquiries: list[QuestionBatch] = []
     script = list(rounds)
 
-    async def ask_questions(inquiry: Inquiry) -> Any:  # noqa: ANN401
-        inquiries.append(inquiry)
+    async def ask_questions(batch: QuestionBatch) -> Any:  # noqa: ANN401
+        inquiries.append(batch)
         given = script.pop(0)
         if isinstance(given, Exception):
             raise given

@@ -142,7 +142,7 @@ async def test_a_person_is_asked_for_a_server_and_the_call_waits() -> None:
     async with tool_client() as one:
         await add(one, all={**EVERYTHING, "call_timeout": 1})
         session = await one.session()
-        run = await one.ask(session, ASK)
+        run = await one.call_tools(session, ASK)
         batch = await _asked(one)
         assert batch.session_id == session
         assert batch.confirm_description == "They are sent to the MCP server all together."
@@ -154,7 +154,7 @@ async def test_a_person_is_asked_for_a_server_and_the_call_waits() -> None:
         assert [item.label for item in again.questions] == ["String", "Integer"]
         assert again.questions[0].description.startswith("That does not fit")
         await _answered(one, String={"fill_in_text": "Ada"}, Integer={"fill_in_text": "8"})
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         told = (await _result(one, session)).content
         assert "Ada" in told
         assert json.dumps(8) in told
@@ -165,16 +165,16 @@ async def test_a_question_of_a_server_ends_with_its_run_or_with_a_no() -> None:
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, ASK)
+        run = await one.call_tools(session, ASK)
         batch = await _asked(one)
         await one.client.cancel_question(one.workspace, batch.id)
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         assert "declined" in (await _result(one, session)).content
-        run = await one.ask(session, ASK)
+        run = await one.call_tools(session, ASK)
         await _asked(one)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         assert await one.client.pending_questions(one.workspace) == ()
-        alone = await one.ask(session, ASK, interactive=False)
-        assert (await one.end(alone)).outcome == "completed"
+        alone = await one.call_tools(session, ASK, interactive=False)
+        assert (await one.run_end(alone)).outcome == "completed"
         assert "cancelled" in (await _result(one, session)).content

@@ -47,16 +47,16 @@ async def test_the_same_over_another_transport(kind: str, reserved_port: int) ->
             assert (echoed.content, total.content) == ("Echo: hi", "The sum of 2 and 3 is 5.")
             session = await one.session()
             long = ("mcp_all_trigger-long-running-operation", {"duration": 60, "steps": 60})
-            run = await one.ask(session, long)
-            await one.says(session, "1/60\n")
+            run = await one.call_tools(session, long)
+            await one.wait_for_output(session, "1/60\n")
             await one.client.cancel_run(one.workspace, run.run_id)
-            assert (await one.end(run)).cancelled
-            assert (await one.do(ECHO))[0].content == "Echo: hi"
-        (gone,) = await one.do(ECHO)
+            assert (await one.run_end(run)).cancelled
+            assert (await one.call_tools_and_wait(ECHO))[0].content == "Echo: hi"
+        (gone,) = await one.call_tools_and_wait(ECHO)
         assert gone.is_error
         assert "all" in gone.content
         async with listening(kind, reserved_port):
-            (back,) = await one.do(ECHO)
+            (back,) = await one.call_tools_and_wait(ECHO)
             assert back.content == "Echo: hi"
 
 
@@ -65,21 +65,21 @@ async def test_a_server_that_has_forgotten_us_is_greeted_again(reserved_port: in
     async with tool_client() as one:
         async with listening("http", reserved_port):
             await add(one, all={"url": f"http://127.0.0.1:{reserved_port}/mcp"})
-            await one.do(ECHO)
+            await one.call_tools_and_wait(ECHO)
         async with listening("http", reserved_port):
-            (echoed,) = await one.do(ECHO)
+            (echoed,) = await one.call_tools_and_wait(ECHO)
             assert echoed.content == "Echo: hi"
             await stands(one, "all", "connected")
 
 
 async def test_a_stalled_server_behind_an_address_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, reserved_port: int
+    reserved_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one, listening("http", reserved_port) as process:
         await add(one, all={"url": f"http://127.0.0.1:{reserved_port}/mcp", "timeout": 30, "call_timeout": 2})
         process.send_signal(signal.SIGSTOP)
-        (stalled,) = await one.do(ECHO)
+        (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
         assert "said nothing for 2 s" in stalled.content
         await stands(one, "all", "error", "starting")
@@ -103,7 +103,7 @@ async def test_an_answer_that_is_too_large_is_an_error_and_the_next_is_none(stre
     async with office(streams=streams) as there, tool_client() as one:
         there.access.add("k")
         await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
-        (large,) = await one.do(("mcp_office_recite", {}))
+        (large,) = await one.call_tools_and_wait(("mcp_office_recite", {}))
         assert large.is_error
         assert "16777216" in large.content or "more than 16 MiB" in large.content
         assert (await answered(one, ("mcp_office_greet", {"name": "Ada"}))).content == "Hello, Ada."

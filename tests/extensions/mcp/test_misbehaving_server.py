@@ -61,11 +61,11 @@ async def test_a_flood_of_messages_keeps_nobody_else_waiting(how: str, tmp_path:
     async with tool_client() as one:
         await add(one, rogue={**rogue(tmp_path, how), "call_timeout": 1})
         session = await one.session()
-        run = await one.ask(session, GO)
+        run = await one.call_tools(session, GO)
         await until(lambda: heard(tmp_path, "tools/call"))
-        (other,) = await one.do(("bash", {"command": "echo here", "description": "x"}))
+        (other,) = await one.call_tools_and_wait(("bash", {"command": "echo here", "description": "x"}))
         assert "here" in other.content
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         assert "said nothing for 1 s" in (await one.results(session))[0].content
     await dead(tmp_path)
 
@@ -93,7 +93,7 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
     async with tool_client() as one:
         await add(one, rogue={**rogue(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
         await until(lambda: heard(tmp_path, "tools/list") == 2)
-        (stalled,) = await one.do(GO)
+        (stalled,) = await one.call_tools_and_wait(GO)
         assert "said nothing for 1 s" in stalled.content
         await stands(one, "rogue", "error", "starting")
     await dead(tmp_path)
@@ -128,14 +128,14 @@ async def test_half_a_character_in_an_answer_is_replaced(tmp_path: Path) -> None
 async def test_an_answer_that_is_too_large_is_an_error_with_a_reason(tmp_path: Path) -> None:
     async with tool_client() as one:
         await add(one, rogue=rogue(tmp_path, "huge"))
-        (huge,) = await one.do(GO)
+        (huge,) = await one.call_tools_and_wait(GO)
         assert huge.is_error
         assert "It sent a message of more than 16 MiB." in huge.content
 
 
 async def _fork(one: ToolClient, folder: Path) -> list[int]:
     """What it has left behind."""
-    (result,) = await one.do(GO)
+    (result,) = await one.call_tools_and_wait(GO)
     assert not result.is_error
     # It has answered; what it began may still be on its way.
     await until(lambda: living(folder, "trap"))
@@ -170,7 +170,7 @@ async def test_the_newest_revision_tells_of_lists_to_those_who_listen(tmp_path: 
         await until(lambda: heard(tmp_path, "subscriptions/listen"))
         (tmp_path / "more").touch()
         await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_more" in info.tools)
-        (more,) = await one.do(("mcp_rogue_more", {}))
+        (more,) = await one.call_tools_and_wait(("mcp_rogue_more", {}))
         assert not more.is_error
 
 
@@ -181,7 +181,7 @@ async def test_two_servers_never_share_the_name_of_a_tool(tmp_path: Path) -> Non
     other_folder.mkdir()
     async with tool_client() as one:
         await add(one, a=rogue(one_folder, "twin"), a_b=rogue(other_folder))
-        await one.do()
+        await one.call_tools_and_wait()
         names = [tool.name for tool in one.model.requests[-1].tools if tool.name.startswith("mcp_a_b_go")]
         assert len(names) == len(set(names)) == 2
         for result in await results(one, *((name, {}) for name in names)):

@@ -41,7 +41,7 @@ async def _log_in(one: ToolClient) -> str:
 
 
 async def _greeted(one: ToolClient) -> ToolResult:
-    (result,) = await one.do(GREET)
+    (result,) = await one.call_tools_and_wait(GREET)
     return result
 
 
@@ -84,7 +84,7 @@ async def _kept_where_it_belongs(one: ToolClient, there: Office, home: Path) -> 
     assert credentials_key(there.url) in keys.read_text()
     answers = [await one.client.get_config(one.workspace), await one.client.mcp_states(one.workspace)]
     assert token not in str(msgspec.to_builtins(answers))
-    held = [path.read_bytes() for path in one.server.place.root.rglob("*") if path.is_file()]
+    held = [path.read_bytes() for path in one.server.directory.root.rglob("*") if path.is_file()]
     assert not any(token.encode() in data for data in held)
 
 

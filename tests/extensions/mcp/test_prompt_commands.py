@@ -29,7 +29,7 @@ async def _sent(one: ToolClient, prompt: str) -> str:
     """What the model was asked."""
     session = await one.session()
     run = await one.client.send_prompt(one.workspace, AgentMessage(session, prompt, interactive=True))
-    await one.end(run)
+    await one.run_end(run)
     asked = [request for request in one.model.requests if request.session_id == session and request.tools]
     return text_of(asked[-1].messages[-1])
 

@@ -64,7 +64,7 @@ async def test_git_and_time_and_files(tmp_path: Path) -> None:
         assert not written.is_error
         assert (one.project / "made.txt").read_text() == "by a server"
         (one.project / "large.txt").write_text(large)
-        (cut,) = await one.do(("mcp_files_read_text_file", {"path": str(one.project / "large.txt")}))
+        (cut,) = await one.call_tools_and_wait(("mcp_files_read_text_file", {"path": str(one.project / "large.txt")}))
         assert "truncated" in cut.content
         assert len(cut.content) < 70_000
 
@@ -101,9 +101,9 @@ async def test_progress_is_seen_while_a_tool_works() -> None:
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
-        await one.says(session, "1/5\n2/5\n")
-        await one.end(run)
+        run = await one.call_tools(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
+        await one.wait_for_output(session, "1/5\n2/5\n")
+        await one.run_end(run)
 
 
 async def test_prompts_are_made_with_their_arguments() -> None:
@@ -134,7 +134,7 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
             before = (await state(one, "all")).resource_count
             arguments = {"name": "note.txt.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
-            (made,) = await one.do(("mcp_all_gzip-file-as-resource", arguments))
+            (made,) = await one.call_tools_and_wait(("mcp_all_gzip-file-as-resource", arguments))
             assert uri in made.content
             await one.client.mcp_refresh_resources(one.workspace, "all")
             seen = await read_until(
@@ -160,11 +160,11 @@ async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
         await one.client.mcp_restart(one.workspace, "time")
         await stands(one, "time", "connected")
         await one.client.config_set(one.workspace, "options.disabled_tools", ["mcp_time_convert_time"], scope=1)
-        (unwanted,) = await one.do(("mcp_time_convert_time", {}))
+        (unwanted,) = await one.call_tools_and_wait(("mcp_time_convert_time", {}))
         assert "There is no tool called" in unwanted.content
         await one.client.config_set(one.workspace, "mcp.time.disabled", True, scope=1)
         await stands(one, "time", "disabled")
-        (gone,) = await one.do(("mcp_time_convert_time", {}))
+        (gone,) = await one.call_tools_and_wait(("mcp_time_convert_time", {}))
         assert "There is no tool called" in gone.content
         await dead(tmp_path)
         await one.client.config_remove(one.workspace, "mcp.time", scope=1)

@@ -31,7 +31,7 @@ from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start, until
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
-from server.helpers import end_of, place, read_until
+from server.helpers import read_until, run_ended, server_directory
 
 pytestmark = needs_node
 
@@ -43,28 +43,28 @@ async def test_a_tool_of_a_server_asks_like_any_other() -> None:
     async with tool_client(yolo=False) as one:
         await add(one, time=STUB_TIME, all=STUB_EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, NOW)
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, NOW)
+        (ask,) = await one.pending_permissions()
         assert (ask.tool_name, ask.action, ask.path) == ("mcp_time_get_current_time", "execute", str(one.project))
         assert ask.params == {"timezone": "UTC"}
         assert "get_current_time of the MCP server time" in ask.description
         assert await one.grant(ask, "allow_always")
-        await one.end(run)
-        (allowed,) = await one.do(NOW)
+        await one.run_end(run)
+        (allowed,) = await one.call_tools_and_wait(NOW)
         assert not allowed.is_error
-        run = await one.ask(session, ("mcp_all_echo", {"message": "x"}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("mcp_all_echo", {"message": "x"}))
+        (ask,) = await one.pending_permissions()
         assert await one.grant(ask, "deny", "not now")
-        await one.end(run)
+        await one.run_end(run)
         denied = (await one.results(session))[-1]
         assert denied.is_error
         assert "not now" in denied.content
         resource = {"mcp_name": "all", "uri": "demo://resource/static/document/features.md"}
-        run = await one.ask(session, ("read_mcp_resource", resource))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("read_mcp_resource", resource))
+        (ask,) = await one.pending_permissions()
         assert (ask.action, ask.params) == ("read", resource)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
 
 
 async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
@@ -76,11 +76,11 @@ async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
         await one.client.config_set(one.workspace, "hooks.PreToolUse", [changes, refuses], scope=1)
         await add(one, time=STUB_TIME)
         session = await one.session()
-        run = await one.ask(session, NOW, ("mcp_time_convert_time", {}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, NOW, ("mcp_time_convert_time", {}))
+        (ask,) = await one.pending_permissions()
         assert ask.params == {"timezone": "Asia/Tokyo"}
         assert await one.grant(ask)
-        await one.end(run)
+        await one.run_end(run)
         now, refused = sorted(await one.results(session), key=lambda result: result.tool_call_id)
         assert json.loads(now.content)["timezone"] == "Asia/Tokyo"
         assert refused.is_error
@@ -91,7 +91,7 @@ async def test_what_servers_want_models_to_know_is_told() -> None:
     async with office() as there, tool_client() as one:
         there.access.add("k")
         await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
-        await one.do()
+        await one.call_tools_and_wait()
         system = one.model.requests[-1].system
         assert "<mcp-instructions>" in system
         assert "Be polite to the office." in system
@@ -105,14 +105,14 @@ async def test_only_a_run_that_nobody_attends_waits_for_servers(tmp_path: Path) 
     async with tool_client() as one:
         server = {**STUB_TIME, "command": "sh", "args": ["-c", slow, "sh", STUB_TIME["command"], *STUB_TIME["args"]]}
         await one.client.config_set(one.workspace, "mcp.time", server, scope=1)
-        attended = await one.do(NOW)
+        attended = await one.call_tools_and_wait(NOW)
         assert "There is no tool called" in attended[0].content
         session = await one.session()
         message = AgentMessage(session, json.dumps([NOW]), interactive=False)
         async with one.client.events(one.workspace, since=0) as events:
             run = await one.client.send_prompt(one.workspace, message)
             (tmp_path / "ready").touch()
-            await read_until(events, end_of(run.run_id))
+            await read_until(events, run_ended(run.run_id))
         (result,) = await one.results(session)
         assert not result.is_error
 
@@ -123,12 +123,12 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
     gate.touch()
     slow = f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"'
     server = wrapped(slow, STUB_TIME)
-    async with place() as where:
-        async with tool_client(where) as one:
+    async with server_directory() as directory:
+        async with tool_client(directory) as one:
             await add(one, time=server)
-            await until((where.data / "workspaces" / one.workspace / "mcp.json").exists)
+            await until((directory.data / "workspaces" / one.workspace / "mcp.json").exists)
         gate.unlink()
-        async with tool_client(where) as again:
+        async with tool_client(directory) as again:
             session = await again.session()
             message = AgentMessage(session, json.dumps([NOW]), interactive=False)
             run = await again.client.send_prompt(again.workspace, message)
@@ -136,15 +136,15 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
             assert any(tool.name == "mcp_time_get_current_time" for tool in again.model.requests[0].tools)
             assert (await state(again, "time")).state == "starting"
             gate.touch()
-            await again.end(run)
+            await again.run_end(run)
             (result,) = await again.results(session)
             assert not result.is_error
             gate.unlink()
             await again.client.config_set(again.workspace, "mcp.time.timeout", 59, scope=1)
             assert (await state(again, "time")).tool_count == 0
             gate.touch()
-            (where.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
-        async with tool_client(where) as last:
+            (directory.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
+        async with tool_client(directory) as last:
             await stands(last, "time", "connected")
 
 
@@ -156,7 +156,7 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
         "from e2e.tool_client import tool_client\n"
         "async def main():\n"
         "    async with tool_client() as one:\n"
-        "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
+        "        await one.call_tools_and_wait(('bash', {'command': 'true', 'description': 'x'}))\n"
         "        await one.client.mcp_states(one.workspace)\n"
         "        await one.client.doctor(one.workspace, 'mcp servers')\n"
         "    print([name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')])\n"
@@ -193,7 +193,7 @@ async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> 
         await stands(one, "clock", "connected")
         before = living(tmp_path)
         assert len(before) == 2
-        assert not (await one.do(NOW))[0].is_error
+        assert not (await one.call_tools_and_wait(NOW))[0].is_error
         mcp.set_client_servers("editor", {"time": lent, "clock": lent})
         mcp.set_client_servers("another", {"clock": msgspec.structs.replace(lent, command="no-such-program")})
         assert (await state(one, "clock")).state == "connected"
@@ -225,7 +225,7 @@ async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -
         (stage.project / "holdfast.toml").write_text(
             f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\nargs = {json.dumps(server["args"])}\n'
         )
-        here = await stage.opened()
+        here = await stage.open_workspace()
         assert await here.client.mcp_states(here.id) == {}
         shown = await stage.call("mcp")
         assert shown.out.count("not trusted") == 2
@@ -253,7 +253,7 @@ async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> N
             f"[mcp.files]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(filesystem(tmp_path)['args'])}\n"
         )
         pid = await stage.serve_again()
-        here = await stage.opened()
+        here = await stage.open_workspace()
         await here.asked("hello")
         assert "mcp_time_convert_time" in json.dumps(asks(stage.provider)[-1].json["tools"])
         assert len(living(tmp_path)) == 2
@@ -278,7 +278,7 @@ async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
         allowed = "[permissions]\nallow = ['mcp_all_get-env']\n"
         stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
         await stage.serve_again()
-        here = await stage.opened()
+        here = await stage.open_workspace()
         await here.asked("go")
         told = json.dumps(asks(stage.provider)[-1].json["messages"])
         assert "seen-by-all" in told

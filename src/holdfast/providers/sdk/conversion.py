@@ -48,7 +48,7 @@ from holdfast.domain.model_requests import (
     UsagePart,
 )
 from holdfast.domain.usage import Usage
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["StreamParts", "conversation", "parameters"]
 

@@ -24,7 +24,7 @@ from pydantic_ai.providers.mistral import MistralProvider
 
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.http_client import USER_AGENT
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 

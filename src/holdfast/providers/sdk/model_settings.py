@@ -7,7 +7,7 @@ from pydantic_ai.settings import ModelSettings, ThinkingEffort
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.providers.chat_request import effort_of, output_tokens_of
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["body_for", "settings_for"]
 

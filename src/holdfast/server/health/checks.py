@@ -16,7 +16,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
-from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.runtime.permission_check import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git

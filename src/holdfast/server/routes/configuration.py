@@ -1,7 +1,8 @@
-"""Handlers for the configuration: effective settings, and changes to them."""
+"""Handlers for the configuration: effective settings, changes to them, and trust in the files of a project."""
 
 import asyncio
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +19,28 @@ from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
-from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.extensions.trusted_files import (
+    TrustableFile,
+    combined_digest,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
+)
+from holdfast.protocol.bodies import (
+    ConfigProblem,
+    InitPrompt,
+    ModelDescription,
+    ProjectInitStatus,
+    SelectedModel,
+    TrustBody,
+    WithheldKey,
+)
 from holdfast.providers.http_client import post_form
 from holdfast.providers.model_registry import ProviderView
 from holdfast.runtime.engine_settings import own_files
 from holdfast.runtime.model_selection import Size
-from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.runtime.permission_check import outdated_rules
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources
@@ -41,11 +58,13 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
+    "get_trust",
     "init_project",
     "init_prompt",
     "needs_init",
     "problems_of",
     "server_config",
+    "set_trust",
 ]
 
 
@@ -103,10 +122,10 @@ def _whole(settings: Options | Attribution) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
 
 
-def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
+def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> SelectedModel:
     """Return the model in use with its settings. Clients poll this."""
     wanted: Selection = getattr(handle.services.configuration.settings.models, size)
-    return ModelChoice(
+    return SelectedModel(
         info.model,
         info.provider,
         wanted.max_tokens or info.max_output_tokens,
@@ -138,10 +157,10 @@ def _in_config(view: ProviderView) -> dict[str, Any]:
     return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
 
 
-def facts_of(info: ModelInfo) -> ModelFacts:
+def facts_of(info: ModelInfo) -> ModelDescription:
     """Describe a model for clients."""
     price = info.price
-    return ModelFacts(
+    return ModelDescription(
         id=info.model,
         name=info.name or info.model,
         cost_per_1m_in=price.input,
@@ -267,12 +286,12 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
     return {"token": None, "success": False}
 
 
-async def default_small_model(request: Request) -> ModelChoice:
+async def default_small_model(request: Request) -> SelectedModel:
     """Return the default small model of a provider, or the one in use."""
     choice = request.services.selected_models
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
-        return ModelChoice(selection.model, selection.provider, selection.max_tokens)
+        return SelectedModel(selection.model, selection.provider, selection.max_tokens)
     return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
 
 
@@ -305,12 +324,12 @@ _PROMPT = (
 )
 
 
-async def needs_init(request: Request) -> NeedsInit:
+async def needs_init(request: Request) -> ProjectInitStatus:
     """Return whether to offer initialization: at most once, and only for a project with files but without a
     description.
     """
     handle = request.handle
-    return NeedsInit(
+    return ProjectInitStatus(
         await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
     )
 
@@ -350,3 +369,36 @@ def _has_files(directory: Path) -> bool:
             return any(not item.name.startswith(".") for item in found)
     except OSError:
         return False
+
+
+async def get_trust(request: Request) -> TrustBody:
+    """Return whether the project's files are trusted, and which settings are withheld."""
+    configuration = request.services.configuration
+    reading = configuration.snapshot()
+    files = await _files_that_need_trust(request)
+    waiting = untrusted_files(files, configuration.trust)
+    project = reading.project
+    withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
+    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.entries]
+    is_trusted = (project.is_trusted or not project.files) and not waiting
+    paths = (*project.files, *(file.path for file in files))
+    return TrustBody(is_trusted, paths, combined_digest(project.digest, files), tuple(withheld))
+
+
+async def set_trust(request: Request) -> TrustBody:
+    """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
+    configuration = request.services.configuration
+    project = configuration.snapshot().project
+    files = await _files_that_need_trust(request)
+    if request.body.trusted:
+        if request.body.digest != combined_digest(project.digest, files):
+            raise BadRequest("The project's files are not what was shown: look at them again.")
+        grant_trust(configuration, files, at=time.time())
+    else:
+        revoke_trust(configuration, files)
+    request.services.notify_settings_changed()
+    return await get_trust(request)
+
+
+async def _files_that_need_trust(request: Request) -> tuple[TrustableFile, ...]:
+    return await asyncio.to_thread(find_trustable_files, request.services.configuration.locations, os.environ)

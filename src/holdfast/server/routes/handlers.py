@@ -16,9 +16,9 @@ _OTHERS = (
     "routes.commands",
     "routes.configuration",
     "routes.files",
-    "routes.jobs",
     "routes.lsp",
     "routes.mcp",
+    "routes.shell",
     "routes.web_login",
     "health.doctor",
 )

@@ -11,11 +11,11 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.lsp.extension import LanguageServers
-from holdfast.protocol.extension_routes import LspLog, LspRestarted
+from holdfast.protocol.extension_routes import LspLog, LspRestartResponse
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.workspace.files.open_files import locate
+from holdfast.workspace.files.safe_open import locate
 
 __all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "start_lsps", "stop_lsps"]
 
@@ -57,10 +57,10 @@ async def stop_lsps(request: Request) -> None:
     _servers(request.handle).stop()
 
 
-async def restart_lsps(request: Request) -> LspRestarted:
+async def restart_lsps(request: Request) -> LspRestartResponse:
     """Restart one language server or all."""
     try:
-        return LspRestarted(tuple(_servers(request.handle).manager.restart(request.body.name)))
+        return LspRestartResponse(tuple(_servers(request.handle).manager.restart(request.body.name)))
     except ToolError as error:
         raise NotFound(str(error)) from None
 

@@ -9,7 +9,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
 from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.protocol.extension_routes import McpAuthUrl, McpDone, McpLog, McpText
+from holdfast.protocol.extension_routes import McpAuthUrl, McpEmptyResponse, McpLog, McpPromptText
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of
@@ -84,10 +84,12 @@ async def mcp_refresh_resources(request: Request) -> None:
     await _look(request, "resources")
 
 
-async def mcp_get_prompt(request: Request) -> McpText:
+async def mcp_get_prompt(request: Request) -> McpPromptText:
     """Return a prompt of a server, filled in with arguments."""
     body = request.body
-    return McpText(await (await _servers(request.handle).manager()).prompt(body.client_id, body.prompt_id, body.args))
+    return McpPromptText(
+        await (await _servers(request.handle).manager()).prompt(body.client_id, body.prompt_id, body.args)
+    )
 
 
 async def mcp_read_resource(request: Request) -> tuple[McpContents, ...]:
@@ -102,10 +104,10 @@ async def mcp_auth_url(request: Request) -> McpAuthUrl:
     return McpAuthUrl(_servers(request.handle).login_url(name))
 
 
-async def mcp_auth(request: Request) -> McpDone:
+async def mcp_auth(request: Request) -> McpEmptyResponse:
     """Log in to a server; returns when the login has been approved, and raises if it was refused."""
     await (await _servers(request.handle).manager()).log_in(request.body.name)
-    return McpDone()
+    return McpEmptyResponse()
 
 
 async def mcp_restart(request: Request) -> None:

@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.lifecycle import state_of
-from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
+from holdfast.protocol.bodies import AgentInfo, CancelledRuns, PromptAccepted, SelectedModel
 from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request
 from holdfast.server.routes.configuration import choice_of, facts_of
@@ -48,7 +48,7 @@ async def agent_info(request: Request) -> AgentInfo:
         # The reason is returned by `init_agent` and `send_prompt`.
         nobody = ModelInfo("", "")
         return AgentInfo(
-            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
+            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=SelectedModel("", "")
         )
     choice = choice_of(request.handle, "large", info)
     return AgentInfo(is_busy=workspace.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
@@ -64,7 +64,7 @@ async def update_agent(request: Request) -> None:
     await request.workspace.models.large()
 
 
-async def send_prompt(request: Request) -> Accepted:
+async def send_prompt(request: Request) -> PromptAccepted:
     """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
     model = await request.workspace.models.large()
     prompt = request.body.to_prompt()
@@ -76,7 +76,7 @@ async def send_prompt(request: Request) -> Accepted:
         brief = await request.services.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
-    return Accepted(run.run_id, run.session_id, run.delivery, run.position)
+    return PromptAccepted(run.run_id, run.session_id, run.delivery, run.position)
 
 
 def _saved_choice(request: Request, info: ModelInfo) -> str:
@@ -99,14 +99,14 @@ async def agent_session(request: Request) -> Session:
     return with_live_state(request.manager, request.handle, await known(request))
 
 
-async def cancel_session(request: Request) -> Cancelled:
+async def cancel_session(request: Request) -> CancelledRuns:
     """Cancel the current run of a session and its queue."""
-    return Cancelled(await request.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
+    return CancelledRuns(await request.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
 
 
-async def clear_queue(request: Request) -> Cancelled:
+async def clear_queue(request: Request) -> CancelledRuns:
     """Cancel the queued prompts of a session."""
-    return Cancelled(await request.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
+    return CancelledRuns(await request.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
 
 
 async def count_queued(request: Request) -> int:

@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import event_subject
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
+from holdfast.domain.event_redaction import event_subject
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import MarkRead
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message, replace_surrogates
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import LoggedEvent, LogPage
+from holdfast.protocol.bodies import EventLogPage, LoggedEvent
 from holdfast.server.http.request import Request
 from holdfast.server.presence import attached
 from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
-from holdfast.workspace.files.open_files import locate
+from holdfast.workspace.files.safe_open import locate
 
 __all__ = [
     "create_session",
@@ -188,7 +188,7 @@ class _Plain(msgspec.Struct, frozen=True):
     payload: msgspec.Raw
 
 
-async def read_log(request: Request) -> LogPage:
+async def read_log(request: Request) -> EventLogPage:
     """Return stored events, oldest first; for a run, those of its session from its acceptance to its end."""
     limit, session, run = (
         request.number("limit", 500),
@@ -210,13 +210,13 @@ async def read_log(request: Request) -> LogPage:
             cursor = number
             continue
         if len(found) == limit or size > _MOST_BYTES:
-            return LogPage(tuple(found), cursor, more=True)
+            return EventLogPage(tuple(found), cursor, more=True)
         plain = msgspec.json.decode(body, type=_Plain)
         found.append(LoggedEvent(number, at, plain.type, plain.payload))
         cursor, size = number, size + len(body)
         if run and event.type == "run_complete" and event.run == run:
-            return LogPage(tuple(found), cursor, more=False)
-    return LogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
+            return EventLogPage(tuple(found), cursor, more=False)
+    return EventLogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
 
 
 async def _run(request: Request, run: str) -> Run:

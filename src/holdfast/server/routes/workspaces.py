@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request

@@ -27,7 +27,7 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 
 __all__ = ["FIRST_SECONDS", "PAUSE_SECONDS", "CrushDialogs", "CrushStream"]

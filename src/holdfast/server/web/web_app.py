@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.atomic_files import FileUnwritable, replace_private_file
 from holdfast.domain.errors import BadRequest
-from holdfast.protocol.bodies import PageGreeting, PageHello, PagePass, PageReturn, WebLink
+from holdfast.protocol.bodies import PageChallenge, PageChallengeRequest, PageCredentials, PageProof, WebLink
 from holdfast.server.http.connection import Asgi, Receive, Scope, Send
 from holdfast.server.http.listen import may_be_our_own
 from holdfast.server.http.token_auth import host_of, is_json, repeated_header
@@ -239,7 +239,7 @@ class WebSessions:
         app.auth = web_auth.mint(app.auth, web_auth.digest(code), env, self._clock())
         return WebLink(f"http://{HOST}:{app.port}/", code, int(web_auth.CODE_SECONDS))
 
-    def exchange(self, code: str) -> PagePass:
+    def exchange(self, code: str) -> PageCredentials:
         """Admit a page with a code. Raises `CodeRefused`."""
         app, token = self.app, secrets.token_urlsafe(32)
         fresh = web_auth.Page(secrets.token_hex(16), secrets.token_urlsafe(32), 0.0, web_auth.digest(token))
@@ -248,15 +248,15 @@ class WebSessions:
             raise CodeRefused
         return self._pass(page, token)
 
-    def hello(self, asked: PageHello) -> PageGreeting:
+    def hello(self, asked: PageChallengeRequest) -> PageChallenge:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
         app, ours = self.app, secrets.token_hex(16)
         app.auth, page = web_auth.hello(app.auth, asked.page, asked.nonce, ours, self._clock())
         if page is None:
             raise NoPage
-        return PageGreeting(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
+        return PageChallenge(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
 
-    def come_back(self, asked: PageReturn) -> PagePass:
+    def come_back(self, asked: PageProof) -> PageCredentials:
         """Admit a returning page with its proof. Raises `NoPage`."""
         app, token, now = self.app, secrets.token_urlsafe(32), self._clock()
         app.auth, page = web_auth.come_back(app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now)
@@ -264,15 +264,15 @@ class WebSessions:
             raise NoPage
         return self._pass(page, token)
 
-    def renew(self, page: web_auth.Page) -> PagePass:
+    def renew(self, page: web_auth.Page) -> PageCredentials:
         """Return a new token and the credentials to return with. The old token ends."""
         app, token = self.app, secrets.token_urlsafe(32)
         app.auth = web_auth.renew(app.auth, page.id, web_auth.digest(token))
         return self._pass(page, token)
 
-    def _pass(self, page: web_auth.Page, token: str) -> PagePass:
+    def _pass(self, page: web_auth.Page, token: str) -> PageCredentials:
         self._write_note()
-        return PagePass(token, page.id, page.key)
+        return PageCredentials(token, page.id, page.key)
 
     def _use(self) -> None:
         """Write the file from time to time, so that it reflects which pages are still in use."""

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.repository import Head, Repository, find_repository, read_head, read_regular
 from holdfast.workspace.process.piped_process import find_program
 

@@ -13,7 +13,7 @@ import stat
 import msgspec
 
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 
 __all__ = [
     "MAX_FILE",

@@ -5,16 +5,16 @@ Commands leave their process group, fork twice, ignore signals and keep pipes op
 cleans up nothing. Therefore several processes share the work:
 
 - The guard (`guard_main`) is one small process per server. It starts every command and dies after the server.
-- A keeper (`guard_keeper`) is forked for each command. It is the subreaper of the command's process tree, or the init
-  process of its PID namespace. A keeper without children proves that the tree is gone.
+- A supervisor (`tree_supervisor`) is forked for each command. It is the subreaper of the command's process tree, or
+  the init process of its PID namespace. A supervisor without children proves that the tree is gone.
 - A sentinel (`start_sentinel` in `guard_main`) is no ancestor of any command, so no command finds it among its parents.
   It kills by tag when the server or the guard dies.
-- The server, in this module, keeps one connection to the guard (`Guard`) and one to each keeper (`Tree`).
+- The server, in this module, keeps one connection to the guard (`Guard`) and one to each supervisor (`Tree`).
 
-Failures: if the server dies, all connections close and each keeper kills its tree. If the guard dies, its control
-pipe closes with the same effect, and the server starts another guard. If a keeper dies, its processes are reparented
-to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`) and
-cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
+Failures: if the server dies, all connections close and each supervisor kills its tree. If the guard dies, its control
+pipe closes with the same effect, and the server starts another guard. If a supervisor dies, its processes are
+reparented to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`)
+and cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
 (`wake`).
 
 Starting is synchronous: when `spawn` returns, the request is queued and the tree can be stopped.
@@ -74,7 +74,7 @@ class TreeEnd(msgspec.Struct, frozen=True):
     """Result of a tree. `code` is None if the command was killed before it exited; `left` are processes that could
     not be killed.
 
-    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. The processes found were
+    `is_lost`: its supervisor or the guard was killed while it ran. `is_unproven`: both were. The processes found were
     killed, but no parent process exists that could prove that none is left.
     """
 
@@ -107,8 +107,8 @@ class Supervisor(Protocol):
         """Remove a tree that has ended."""
         ...
 
-    def handle_lost_keeper(self, tree: "Tree", end: TreeEnd) -> None:
-        """Handle a keeper that died without reporting the end of its tree."""
+    def handle_lost_supervisor(self, tree: "Tree", end: TreeEnd) -> None:
+        """Handle a supervisor that died without reporting the end of its tree."""
         ...
 
 
@@ -119,14 +119,14 @@ class Tree:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
-        """Process group of the guard that starts it, and of its keeper."""
+        """Process group of the guard that starts it, and of its supervisor."""
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int | None] = loop.create_future()
         """Exit code of the command itself; None if it has none."""
         self.is_lost = False
-        """True if its keeper or the guard was killed while it ran."""
+        """True if its supervisor or the guard was killed while it ran."""
         self.may_run = False
-        """True if its keeper may have started it."""
+        """True if its supervisor may have started it."""
         self.has_started = False
         self.gone: asyncio.Future[TreeEnd] = loop.create_future()
         self._connection = connection
@@ -163,7 +163,7 @@ class Tree:
             self.gone.set_result(end)
 
     def _wake_until_gone(self) -> None:
-        """Resume the keeper repeatedly until the tree has ended, because a command can pause it more than once."""
+        """Resume the supervisor repeatedly until the tree has ended, because a command can pause it more than once."""
         if not self._is_over:
             self._guard.wake()
             asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_gone)
@@ -173,7 +173,7 @@ class Tree:
             try:
                 self._connection.send(json.dumps(order).encode() + b"\n")
             except OSError:
-                # The keeper has just ended; the reader notices it.
+                # The supervisor has just ended; the reader notices it.
                 return
 
     def _receive(self) -> None:
@@ -189,10 +189,10 @@ class Tree:
         if not data and not self._is_over:
             self._disconnect()
             self.is_lost = self.may_run
-            self._guard.handle_lost_keeper(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
+            self._guard.handle_lost_supervisor(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
     def _handle_message(self, message: dict[str, Any]) -> None:
-        # An error as the first message is from a keeper that could not start.
+        # An error as the first message is from a supervisor that could not start.
         self.may_run = self.may_run or "error" not in message
         self.has_started = "starting" not in message
         if "error" in message:
@@ -216,7 +216,7 @@ class Tree:
 
 
 Containment = Literal["auto", "namespace", "groups", "tree"]
-"""Containment of a command's processes: a PID namespace, or a tree of children below a keeper, with or without a
+"""Containment of a command's processes: a PID namespace, or a tree of children below a supervisor, with or without a
 control group for each tree.
 
 `auto` uses a namespace for root if the kernel permits it. Other users would lose `sudo` and similar programs in a
@@ -279,7 +279,7 @@ class Guard:
         self._tag = 0
         self._groups = ""
         self.escapes = 0
-        """Number of times that commands killed both their keeper and the guard."""
+        """Number of times that commands killed both their supervisor and the guard."""
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -354,7 +354,10 @@ class Guard:
     # Used by trees
 
     def wake(self) -> None:
-        """Resume guard and keepers with SIGCONT, in case a command paused them. Keepers briefly outlive their guard."""
+        """Resume guard and supervisors with SIGCONT, in case a command paused them.
+
+        Supervisors briefly outlive their guard.
+        """
         groups = {tree.group for tree in self._trees} | {self.process_id}
         for group in groups - {0}:
             with contextlib.suppress(OSError):
@@ -364,8 +367,8 @@ class Guard:
         """Remove a tree that has ended."""
         self._trees.discard(tree)
 
-    def handle_lost_keeper(self, tree: Tree, end: TreeEnd) -> None:
-        """Handle a keeper that died without reporting the end of its tree. Its processes were reparented to the
+    def handle_lost_supervisor(self, tree: Tree, end: TreeEnd) -> None:
+        """Handle a supervisor that died without reporting the end of its tree. Its processes were reparented to the
         guard, which kills them. If the guard is gone too, the server searches for them.
         """
         if self._is_closed:
@@ -378,7 +381,7 @@ class Guard:
             self._send({"sweep": self._count, "number": tree.number}, ())
 
     def _kill_by_tag(self, tag: int, groups: str, lost_trees: list[tuple[Tree, TreeEnd]]) -> None:
-        """Kill the processes found of trees that have neither keeper nor guard."""
+        """Kill the processes found of trees that have neither supervisor nor guard."""
         if any(tree.is_lost for tree, _ in lost_trees):
             self.escapes += 1
             _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
@@ -428,7 +431,7 @@ class Guard:
             asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_delivered)
 
     def _wake_until_delivered(self) -> None:
-        """Resume guard and keepers repeatedly until all pending requests are delivered: a command may pause them at
+        """Resume guard and supervisors repeatedly until all pending requests are delivered: a command may pause them at
         any time.
         """
         others = any(not tree.has_started or tree.group != self.process_id for tree in self._trees)
@@ -486,7 +489,7 @@ class Guard:
             self._ready.set_result(containment)
 
     def _handle_guard_death(self) -> None:
-        """Handle the death of the guard process. Its keepers kill their trees and report it; trees without a keeper
+        """Handle the death of the guard process. Its supervisors kill their trees and report it; trees without one
         are searched for. Another guard is started on demand.
         """
         process, ready, tag, groups = self._process, self._ready, self._tag, self._groups

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import open_directory, replaced_error
+from holdfast.workspace.files.safe_open import open_directory, replaced_error
 from holdfast.workspace.process.guard import CannotStart, Command, Guard, Tree, TreeEnd
 
 __all__ = [

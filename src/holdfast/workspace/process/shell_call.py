@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.processes import ShellResult
-from holdfast.workspace.files.open_files import require_workspace
+from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import CannotStart
 

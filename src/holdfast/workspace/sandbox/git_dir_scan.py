@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.git_command import list_settings
 from holdfast.workspace.git.repository import MAX_FILE, read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, UNFINISHED
