@@ -17,7 +17,7 @@ from crash.workspace import Killer, Life, Stage, serve
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Attachment, Delivery, Prompt
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import Pace
 
 __all__ = ["STORIES", "live", "play_life"]
 

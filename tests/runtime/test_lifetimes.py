@@ -16,9 +16,10 @@ from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime import services as services_module
-from holdfast.runtime.services import ServerServices, WorkspaceServices
+from holdfast.runtime import server_services
+from holdfast.runtime.server_services import ServerServices
 from holdfast.runtime.workspace import FixedServices, Workspace
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
 STAGES = ("services", "run context", "can answer", "start")
@@ -114,7 +115,7 @@ async def test_a_server_whose_parts_cannot_be_made_gives_its_directory_back(
 
     for part in ("Guard", "ModelDiscovery", "WebClient", "PrivateGit"):
         with monkeypatch.context() as patch:
-            patch.setattr(services_module, part, refuse)
+            patch.setattr(server_services, part, refuse)
             with pytest.raises(Broken):
                 ServerServices(place.data)
         await place.assert_free()
