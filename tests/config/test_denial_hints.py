@@ -1,4 +1,4 @@
-"""Mistakes in settings that may hide a deny rule, and tokens that are renewed: a row for each clause."""
+"""Mistakes in settings that may hide a deny rule, and renewed tokens: a row for each clause."""
 
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ NOW = 1_000.0
 OLD = Token("old", "refresh", 0.0, "https://id.test/token", "client", "secret", "https://r.test")
 
 
-class _Refused(HoldfastError):
-    """An error of ours: its text is safe."""
+class _SafeError(HoldfastError):
+    """An error of this project: its text contains no secret."""
 
 
 async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "old") -> tuple[Token, list[Any]]:  # noqa: ANN401
@@ -99,7 +99,13 @@ async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "
         ({"access_token": "a", "expires_in": "60"}, "a", "refresh", 0.0),
     ],
 )
-async def test_a_renewed_token(tmp_path: Path, answer: Any, access: str, refresh: str, expires: float) -> None:  # noqa: ANN401
+async def test_fields_of_a_renewed_token(
+    tmp_path: Path,
+    answer: Any,  # noqa: ANN401
+    access: str,
+    refresh: str,
+    expires: float,
+) -> None:
     fresh, sent = await renewed(tmp_path, answer)
     assert fresh == Token(access, refresh, expires, OLD.token_url, "client", "secret", "https://r.test")
     form = {"grant_type": "refresh_token", "refresh_token": "refresh"}
@@ -123,10 +129,10 @@ async def test_empty_fields_are_not_sent(tmp_path: Path) -> None:
         (OLD, {"error": "server_error"}, ProviderError),
         (Token("old", "", 0.0, "https://id.test"), {"access_token": "a"}, SignInRequired),
         (Token("old", "r", 0.0, ""), {"access_token": "a"}, SignInRequired),
-        (OLD, _Refused("no"), _Refused),
+        (OLD, _SafeError("no"), _SafeError),
     ],
 )
-async def test_a_token_that_cannot_be_renewed_stays(
+async def test_token_that_cannot_be_renewed_is_kept(
     tmp_path: Path, token: Token, answer: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
@@ -136,7 +142,7 @@ async def test_a_token_that_cannot_be_renewed_stays(
     assert credentials.token("p") == token
 
 
-async def test_a_failure_of_the_library_does_not_show_the_form(tmp_path: Path) -> None:
+async def test_failure_of_the_library_does_not_quote_the_form(tmp_path: Path) -> None:
     with pytest.raises(ProviderError) as caught:
         await renewed(tmp_path, ValueError("the form: refresh"))
     assert str(caught.value) == "The token of p could not be refreshed (ValueError): try again."
@@ -154,7 +160,7 @@ async def test_a_failure_of_the_library_does_not_show_the_form(tmp_path: Path) -
         (NOW + 1, "", True),
     ],
 )
-async def test_a_token_that_another_process_has_renewed(
+async def test_token_renewed_by_another_process_is_adopted(
     tmp_path: Path, expires: float, used: str, is_sent: bool
 ) -> None:
     token = Token("old", "r", expires, "https://id.test")

@@ -1,4 +1,4 @@
-"""The schema is made from the types, and every key has its sentence."""
+"""The JSON schema is generated from the types, and every key has a description."""
 
 import jsonschema_rs
 import msgspec
@@ -16,7 +16,7 @@ GOOD = {
 }
 
 
-def test_every_key_has_a_sentence() -> None:
+def test_every_key_has_a_description() -> None:
     keys = {
         f"{name}.{key}"
         for name, definition in settings_schema()["$defs"].items()
@@ -27,7 +27,7 @@ def test_every_key_has_a_sentence() -> None:
     assert all(text.endswith((".", "…")) for text in DESCRIPTIONS.values())
 
 
-def test_what_is_good_passes() -> None:
+def test_valid_settings_pass() -> None:
     schema = msgspec.json.decode(msgspec.json.encode(settings_schema()))
     assert jsonschema_rs.validator_for(schema).is_valid(GOOD)
 
@@ -35,5 +35,5 @@ def test_what_is_good_passes() -> None:
 @pytest.mark.parametrize(
     "bad", [{"optionz": {}}, {"options": {"max_steps": -1}}, {"hooks": {"Stop": [{}]}}, {"mcp": {"m": {"type": "x"}}}]
 )
-def test_what_is_not_does_not(bad: object) -> None:
+def test_invalid_settings_do_not_pass(bad: object) -> None:
     assert not jsonschema_rs.validator_for(settings_schema()).is_valid(bad)

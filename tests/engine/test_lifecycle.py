@@ -46,16 +46,16 @@ BOTH_CANCELLED = (End(B, "cancelled", waited=True), End(C, "cancelled", waited=T
 
 
 def busy(phase: Phase, queue: Sequence[Waiting] = BOTH, *, folded: tuple[RunId, ...] = ()) -> Lane:
-    """A lane whose head is A; behind it wait B, which steers, and C, which does not."""
+    """Return a lane with head A; behind it wait B, which steers, and C, which does not."""
     return Lane(Head(A, phase, "cancel" if phase == "cancelling" else None), folded, tuple(queue))
 
 
-def stopping(cause: Cause = "shutdown", *, folded: tuple[RunId, ...] = ()) -> Lane:
+def stopping_lane(cause: Cause = "shutdown", *, folded: tuple[RunId, ...] = ()) -> Lane:
     return Lane(Head(A, "cancelling", cause), folded, closing=True)
 
 
 def after(lane: Lane, *events: LaneEvent) -> tuple[Lane, tuple[Effect, ...]]:
-    """The lane after several events, and all their effects."""
+    """Return the lane after several events, and all their effects."""
     effects: tuple[Effect, ...] = ()
     for event in events:
         lane, more = transition(lane, event)
@@ -67,14 +67,14 @@ def cancelled(*runs: RunId) -> tuple[End, ...]:
     return tuple(End(run, "cancelled", waited=True) for run in runs)
 
 
-# The table: for each row and column what becomes of the lane, and the effects. `None` is a bug of the caller.
+# The table: for each row and column the next lane and the effects. `None` is a bug of the caller.
 
 ROWS: dict[str, Lane] = {
     "none": Lane(),
     "accepted": busy("accepted"),
     "active": busy("active"),
     "cancelling": busy("cancelling"),
-    "closing": stopping(),
+    "closing": stopping_lane(),
     "closed": Lane(closing=True),
 }
 COLUMNS = (Accept, Enter, StepBoundary, Cancel, CancelRun, ClearQueue, Finish, Shutdown)
@@ -114,7 +114,7 @@ CELLS: list[Cell] = [
     ("active", ClearQueue(), busy("active", ()), BOTH_CANCELLED),
     ("active", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "completed"), Spawn(B))),
     ("active", Finish(C, "completed"), None, ()),
-    ("active", Shutdown(), stopping(), (Interrupt(A), Park(B), Park(C))),
+    ("active", Shutdown(), stopping_lane(), (Interrupt(A), Park(B), Park(C))),
     ("cancelling", Accept(D, "steer"), busy("cancelling", (*BOTH, Waiting(D, "steer"))), ()),
     ("cancelling", Accept(D, "queue"), busy("cancelling", (*BOTH, Waiting(D, "queue"))), ()),
     ("cancelling", Enter(A), busy("cancelling"), (Interrupt(A),)),
@@ -127,15 +127,15 @@ CELLS: list[Cell] = [
     ("cancelling", ClearQueue(), busy("cancelling", ()), BOTH_CANCELLED),
     ("cancelling", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "cancelled"), Spawn(B))),
     ("cancelling", Finish(B, "completed"), None, ()),
-    ("cancelling", Shutdown(), stopping("cancel"), (Park(B), Park(C))),
-    ("closing", Accept(D, "steer"), stopping(), (Refuse(D, "closing"),)),
-    ("closing", Enter(A), stopping(), (Interrupt(A),)),
-    ("closing", StepBoundary(A), stopping(), ()),
-    ("closing", Cancel(), stopping(), ()),
-    ("closing", CancelRun(A), stopping(), ()),
-    ("closing", ClearQueue(), stopping(), ()),
+    ("cancelling", Shutdown(), stopping_lane("cancel"), (Park(B), Park(C))),
+    ("closing", Accept(D, "steer"), stopping_lane(), (Refuse(D, "closing"),)),
+    ("closing", Enter(A), stopping_lane(), (Interrupt(A),)),
+    ("closing", StepBoundary(A), stopping_lane(), ()),
+    ("closing", Cancel(), stopping_lane(), ()),
+    ("closing", CancelRun(A), stopping_lane(), ()),
+    ("closing", ClearQueue(), stopping_lane(), ()),
     ("closing", Finish(A, "completed"), Lane(closing=True), (End(A, "interrupted"),)),
-    ("closing", Shutdown(), stopping(), ()),
+    ("closing", Shutdown(), stopping_lane(), ()),
     ("closed", Accept(A, "steer"), Lane(closing=True), (Refuse(A, "closing"),)),
     ("closed", Enter(A), None, ()),
     ("closed", StepBoundary(A), None, ()),
@@ -187,7 +187,7 @@ def test_a_run_accepted_in_an_idle_lane_becomes_head(delivery: Delivery) -> None
 
 @pytest.mark.parametrize("phase", ["accepted", "active", "cancelling"])
 def test_reject_is_refused_while_anything_is_in_the_lane(phase: Phase) -> None:
-    """A run that is dying counts."""
+    """A run that is being cancelled counts."""
     lane = busy(phase, ())
     assert transition(lane, Accept(D, "reject")) == (lane, (Refuse(D, "busy"),))
 
@@ -212,13 +212,13 @@ def test_interrupt_waits_for_the_head_to_stop_and_then_runs() -> None:
 
 @pytest.mark.parametrize("delivery", ["steer", "queue", "reject", "interrupt"])
 @pytest.mark.parametrize("run", [A, B, D])
-def test_accepting_a_run_that_is_there_changes_nothing(run: RunId, delivery: Delivery) -> None:
-    """A retried request: head, waiting and folded runs, in a closing lane as well."""
+def test_accepting_a_present_run_changes_nothing(run: RunId, delivery: Delivery) -> None:
+    """A retried request: for head, waiting and folded runs, in a closing lane as well."""
     for lane in (busy("active", folded=(D,)), msgspec.structs.replace(busy("active", folded=(D,)), closing=True)):
         assert transition(lane, Accept(run, delivery)) == (lane, ())
 
 
-def test_a_run_is_placed_by_the_call_that_accepts_it() -> None:
+def test_run_is_queued_by_the_call_that_accepts_it() -> None:
     lane, _ = transition(Lane(), Accept(A, "queue"))
     assert state_of(lane, A) == "accepted"
     lane, _ = transition(lane, Accept(B, "steer"))
@@ -274,7 +274,7 @@ def test_a_second_cancel_covers_the_runs_accepted_since_the_first() -> None:
 
 @pytest.mark.parametrize("waiting", [STEER, QUEUE])
 def test_c17_c18_a_waiting_prompt_that_is_cancelled_ends_once(waiting: Waiting) -> None:
-    """C-17, whichever way it is cancelled, whatever its delivery; C-18: clearing the queue is one of the ways."""
+    """C-17: however it is cancelled, whatever its delivery; C-18: clearing the queue is one of the ways."""
     for cancel in (Cancel(), CancelRun(waiting.run), ClearQueue()):
         lane, effects = transition(busy("active", (waiting,)), cancel)
         assert [effect for effect in effects if isinstance(effect, End)] == [*cancelled(waiting.run)]
@@ -285,7 +285,7 @@ def test_c17_c18_a_waiting_prompt_that_is_cancelled_ends_once(waiting: Waiting) 
 
 
 def test_c16_at_a_step_boundary_steering_prompts_fold_and_the_others_stay_in_order() -> None:
-    """C-16: what a cancel covers is gone, steering prompts fold, the others keep their order."""
+    """C-16: cancelled runs are removed, steering prompts fold, the others keep their order."""
     queue = (Waiting(B, "queue"), Waiting(C, "steer"), Waiting(D, "queue"), Waiting(E, "steer"))
     lane, effects = transition(busy("active", queue), StepBoundary(A))
     assert lane == busy("active", (Waiting(B, "queue"), Waiting(D, "queue")), folded=(C, E))
@@ -339,8 +339,8 @@ def test_cancelling_a_folded_run_is_refused_and_names_its_host() -> None:
     ("position", "order"),
     [(-1, "dbc"), (0, "dbc"), (1, "bdc"), (2, "bcd"), (3, "bcd"), (9, "bcd"), (1 << 64, "bcd"), (-1 << 64, "dbc")],
 )
-def test_moving_changes_the_place_and_nothing_else(position: int, order: str) -> None:
-    """Places beyond the ends of the queue mean the ends."""
+def test_moving_changes_only_the_position(position: int, order: str) -> None:
+    """Positions beyond the ends of the queue mean the ends."""
     third = Waiting(D, "steer")
     lane, effects = transition(busy("active", (*BOTH, third)), Move(D, position))
     by_name = {waiting.run: waiting for waiting in (*BOTH, third)}
@@ -348,14 +348,14 @@ def test_moving_changes_the_place_and_nothing_else(position: int, order: str) ->
 
 
 @pytest.mark.parametrize("phase", ["accepted", "active", "cancelling"])
-def test_redelivering_changes_the_delivery_and_nothing_else(phase: Phase) -> None:
+def test_redelivering_changes_only_the_delivery(phase: Phase) -> None:
     lane, effects = after(busy(phase), Redeliver(B, "queue"), Redeliver(C, "steer"))
     assert (lane, effects) == (busy(phase, (Waiting(B, "queue"), Waiting(C, "steer"))), ())
 
 
 @pytest.mark.parametrize("run", [A, D, E])
 def test_only_a_waiting_run_can_be_moved_or_redelivered(run: RunId) -> None:
-    """Not the head, not a folded run, not a stranger."""
+    """Neither the head nor a folded run nor an unknown run."""
     lane = busy("active", folded=(D,))
     for event in (Move(run, 0), Redeliver(run, "steer")):
         assert transition(lane, event) == (lane, (Refuse(run, "not waiting"),))
@@ -394,7 +394,7 @@ def test_c01_a_run_ends_once(outcome: Literal["completed", "failed"]) -> None:
 @pytest.mark.parametrize("outcome", ["completed", "failed"])
 @pytest.mark.parametrize("cause", ["cancel", "shutdown"])
 def test_the_cause_decides_how_a_stopped_run_ends(cause: Cause, outcome: Literal["completed", "failed"]) -> None:
-    """Whatever its task still manages to do."""
+    """Whatever its task still completes."""
     stop: LaneEvent = Cancel() if cause == "cancel" else Shutdown()
     _, effects = after(busy("active", ()), stop, Finish(A, outcome))
     assert effects == (Interrupt(A), End(A, "cancelled" if cause == "cancel" else "interrupted"))
@@ -408,7 +408,7 @@ def test_the_first_cause_stays(cancel: LaneEvent) -> None:
     assert effects == (Interrupt(A), End(A, "interrupted"))
 
 
-def test_a_shutdown_twice_is_a_shutdown_once() -> None:
+def test_second_shutdown_changes_nothing() -> None:
     for row, lane in ROWS.items():
         once, _ = transition(lane, Shutdown())
         assert transition(once, Shutdown()) == (once, ()), row

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.domain.extensions import CommandArgument, CommandInfo, SubagentInfo
 from holdfast.extensions.agents import Agents
@@ -40,14 +40,14 @@ class _AllTools:
         return [SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("edit", "view")]
 
 
-def _ground(place: Place) -> ExtensionContext:
+def _ground(place: SettingsFiles) -> ExtensionContext:
     credentials = Credentials(str(place.data / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     return ExtensionContext(
         str(place.project), place.data, place.open(), credentials, cast(Any, None), place.environment, lambda _: None
     )
 
 
-def _folder(place: Place, owner: str, kind: str) -> Path:
+def _folder(place: SettingsFiles, owner: str, kind: str) -> Path:
     return (place.user_file.parent if owner == "user" else place.project / ".holdfast") / kind
 
 
@@ -74,7 +74,7 @@ def _without(text: str, keys: tuple[str, ...], tools: str) -> str:
 async def test_every_field_of_the_note_of_a_command(
     tmp_path: Path, owner: str, keys: tuple[str, ...], is_trusted: bool
 ) -> None:
-    place = Place(tmp_path)
+    place = SettingsFiles(tmp_path)
     path = place.write(_folder(place, owner, "commands") / "review.md", _without(COMMAND, keys, "allowed-tools"))
     ground = _ground(place)
     commands = Commands(ground, place.environment)
@@ -106,7 +106,7 @@ async def test_every_field_of_the_note_of_a_command(
 async def test_every_field_of_the_note_of_an_agent(
     tmp_path: Path, owner: str, keys: tuple[str, ...], is_trusted: bool
 ) -> None:
-    place = Place(tmp_path)
+    place = SettingsFiles(tmp_path)
     path = place.write(_folder(place, owner, "agents") / "scout.md", _without(AGENT, keys, "tools"))
     ground = _ground(place)
     agents = Agents(ground, place.environment)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.helpers import message, request_of, said
+from engine.helpers import message, request_of, text_part
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.model_requests import (
@@ -25,7 +25,7 @@ from holdfast.domain.model_requests import (
 from holdfast.domain.usage import Usage
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, ScriptedModels, Step, Think, tokens_of
 
-REQUEST = request_of([message("user", said("hi"))])
+REQUEST = request_of([message("user", text_part("hi"))])
 
 
 async def played(model: ScriptedModel, request: ModelRequest = REQUEST) -> list[StreamPart]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import answering
+from engine.helpers import fixed_tool
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message
@@ -82,7 +82,7 @@ class Played(msgspec.Struct):
 
 async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) -> Played:
     script = Script(troubles)
-    tools = answering("look"), answering("other")
+    tools = fixed_tool("look"), fixed_tool("other")
 
     async def unusable(_: str) -> Model:
         raise ProviderError("It has no key.", trouble="credentials")

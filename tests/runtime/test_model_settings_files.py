@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.errors import ProviderError
@@ -20,11 +20,11 @@ class Files:
     """A workspace in files."""
 
     def __init__(self, top: Path) -> None:
-        self.place = Place(top)
-        self.place.data.mkdir()
-        self.configuration: Configuration = self.place.open()
-        self.credentials = Credentials(str(self.place.home / "credentials.toml"), OFF)
-        self.models = SelectedModels(model_sources(self.configuration, self.credentials, self.place.data))
+        self.settings = SettingsFiles(top)
+        self.settings.data.mkdir()
+        self.configuration: Configuration = self.settings.open()
+        self.credentials = Credentials(str(self.settings.home / "credentials.toml"), OFF)
+        self.models = SelectedModels(model_sources(self.configuration, self.credentials, self.settings.data))
 
     async def large(self) -> str:
         info = (await self.models.large()).info
@@ -39,7 +39,7 @@ class Files:
         )
         source = msgspec.structs.replace(known.source, made="2031-01-01")
         data = encode_catalog(msgspec.structs.replace(known, source=source, providers=(fresh,)))
-        newer_catalog_file(self.place.data).write_bytes(data)
+        newer_catalog_file(self.settings.data).write_bytes(data)
 
 
 @pytest.fixture
@@ -60,16 +60,16 @@ async def test_a_newer_catalogue_is_noticed(files: Files) -> None:
     files.refresh("fresher")
     assert await files.large() == "groq/fresher"
     assert (await files.models.small()).info.model == "fresher"
-    newer_catalog_file(files.place.data).unlink()
+    newer_catalog_file(files.settings.data).unlink()
     assert await files.large() == before
 
 
 CHANGES: dict[str, tuple[Callable[[Files], object], str]] = {
     "a key is stored": (lambda files: files.credentials.put("groq", "k"), "groq"),
     "a client brings a key": (lambda files: files.configuration.add_environment({"GROQ_API_KEY": "k"}), "groq"),
-    "a setting": (lambda files: files.place.user("[env]\nGROQ_API_KEY = 'k'\n"), "groq"),
+    "a setting": (lambda files: files.settings.write_user("[env]\nGROQ_API_KEY = 'k'\n"), "groq"),
     "a provider": (
-        lambda files: files.place.user("[providers.mine]\nbase_url = 'http://x'\nmodels = [{id = 'm'}]\n"),
+        lambda files: files.settings.write_user("[providers.mine]\nbase_url = 'http://x'\nmodels = [{id = 'm'}]\n"),
         "mine",
     ),
 }
@@ -107,9 +107,9 @@ async def test_a_file_that_cannot_be_read_holds_the_choice(
     """What it was to say about models is not known; what it was to say about something else does not matter."""
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     files = Files(tmp_path)
-    files.place.user(text)
-    files.configuration = files.place.open()
-    files.models = SelectedModels(model_sources(files.configuration, files.credentials, files.place.data))
+    files.settings.write_user(text)
+    files.configuration = files.settings.open()
+    files.models = SelectedModels(model_sources(files.configuration, files.credentials, files.settings.data))
     try:
         if is_held:
             with pytest.raises(ProviderError, match="No model is selected until this is corrected"):

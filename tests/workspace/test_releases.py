@@ -29,7 +29,7 @@ from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 from workspace.played_guard import NOBODY, Ground, Line
 
 
@@ -467,7 +467,7 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
 ) -> None:
     root = tmp_path / "project"
     root.mkdir()
-    desk = await Desk(root).open()
+    runner = await ToolRunner(root).open()
     reached, go = threading.Event(), threading.Event()
     real = safe_open.open_directory
 
@@ -477,13 +477,13 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
         go.wait(30)
         return handle
 
-    await desk.does("ls")
+    await runner.call_ok("ls")
     before = descriptors()
     monkeypatch.setattr(ls, "open_directory", held)
-    await desk.begin(("ls", {}))
+    await runner.start(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
+    await runner.harness.cancel()
+    await runner.harness.quiet()
     go.set()
     await until(lambda: descriptors() == before)
 

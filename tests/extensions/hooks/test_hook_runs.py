@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.config.trust import content_digest
 from holdfast.domain.errors import ToolError
@@ -206,7 +206,7 @@ class Site:
     """A workspace with hooks in its user's settings and in files of the project."""
 
     def __init__(self, top: Path, shell: Shell, *, settings: Json | None = None) -> None:
-        self.place = Place(top)
+        self.place = SettingsFiles(top)
         self.shell = shell
         if settings is not None:
             self.place.write(self.place.home / ".config/holdfast/config.toml", "")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, LspEvent
 from holdfast.domain.extensions import LspInfo, LspState
@@ -129,7 +129,7 @@ class Site:
 
     def __init__(self, top: Path, name: str = "tongue", **more: Any) -> None:  # noqa: ANN401 - keys of its settings
         self.name = name
-        self.place = Place(top)
+        self.place = SettingsFiles(top)
         self.programs: list[Program] = []
         self.events: list[LiveEvent] = []
         self.news = asyncio.Event()

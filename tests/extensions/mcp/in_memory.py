@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, McpEvent
 from holdfast.domain.extensions import McpInfo
@@ -179,7 +179,7 @@ class Site:
     """A workspace with servers of tools. `methods` is what programs answer from now on."""
 
     def __init__(self, top: Path, pause: float = 0.3, **servers: Json) -> None:
-        self.place = Place(top)
+        self.place = SettingsFiles(top)
         self.programs: list[Program] = []
         self.events: list[LiveEvent] = []
         self.news = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from extensions.mcp.in_memory import Site, in_virtual_time
 from holdfast.config.credentials import Credentials, Token, TokenRefresher
 from holdfast.domain.errors import BadRequest
@@ -242,7 +242,7 @@ async def never(*_: object) -> Any:  # noqa: ANN401
 async def test_a_token_that_is_about_to_end_is_renewed_first(
     expires_at: float, is_renewed: bool, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path)
+    place = SettingsFiles(tmp_path)
     credentials = Credentials(str(place.home / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     refresher = TokenRefresher(credentials)
     asked: list[str] = []
