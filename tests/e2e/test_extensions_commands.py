@@ -15,8 +15,8 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
 from holdfast.testing.gates import start
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import send_prompt
 
 
@@ -130,9 +130,9 @@ async def test_the_command_line_and_the_chosen_model() -> None:
 
 async def test_what_front_matter_names_in_vain_is_told() -> None:
     """A model that cannot be had, a tool that does not exist: by doctor with file and line, and by the run itself."""
-    sent = Reply((Ask("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
+    sent = Reply((CallTool("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         said = json.dumps(asked.json.get("messages"))
         if "tools" in asked.json and "Be strict." not in said and "Looked." not in said:
             return sent

@@ -13,8 +13,8 @@ from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, Session
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import read_until
 
 PIXEL = base64.b64decode(
@@ -26,7 +26,7 @@ def is_change(item: StreamEvent) -> bool:
     return isinstance(item.event, ConfigChangedEvent)
 
 
-def answer(asked: Asked) -> Reply:
+def answer(asked: RecordedRequest) -> Reply:
     """Says which model it is, and what was asked last."""
     last: Any = asked.json["messages"]
     return Reply((Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000))
@@ -165,11 +165,11 @@ async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
 async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironment) -> None:
     (stage.project / "a.txt").write_text("forty-two\n")
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         messages: Any = asked.json["messages"]
         if messages[-1]["role"] == "tool":
             return Reply((Say(("It says ", text(messages[-1])[-20:])),))
-        return Reply((Ask("c1", "view", ('{"file_path"', ':"a.txt"}')),))
+        return Reply((CallTool("c1", "view", ('{"file_path"', ':"a.txt"}')),))
 
     async with cli_environment(script) as other:
         (other.project / "a.txt").write_text("forty-two\n")

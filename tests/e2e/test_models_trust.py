@@ -53,7 +53,7 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
         } <= {key.partition(".")[0] for key in withheld}  # fmt: skip
         assert all(item.file == str(stage.project / "holdfast.toml") and item.line for item in trust.withheld)
         assert "not trusted" in (await stage.call("trust", "--show")).err
-        assert other.asked == []
+        assert other.requests == []
         assert not (stage.root / "ran").exists()
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["JsonServer", "json_server", "silent_port"]
+__all__ = ["JsonServer", "json_server", "unused_port"]
 
 
 class JsonServer:
-    """`answers` are by path: an object becomes JSON, bytes are sent as they are, a status is sent without a body."""
+    """`answers` are by path: an object becomes JSON, bytes are sent unchanged, a status is sent without a body."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.headers: dict[str, str] = {}
         self.held = asyncio.Event()
         self.held.set()
@@ -33,7 +33,7 @@ class JsonServer:
                 self.headers = {name.lower(): value for name, _, value in (item.partition(": ") for item in rest)}
                 body = await reader.readexactly(int(self.headers.get("content-length", 0)))
                 method, path, _ = line.split()
-                self.asked.append(f"{method} {path}")
+                self.requests.append(f"{method} {path}")
                 self.waiting.set()
                 await self.held.wait()
                 writer.write(self._answer(path, body))
@@ -66,8 +66,8 @@ async def json_server() -> AsyncIterator[JsonServer]:
             await asyncio.sleep(0)
 
 
-async def silent_port() -> int:
-    """Where nobody listens."""
+async def unused_port() -> int:
+    """Return a port without a listener."""
     listener = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
     port: int = listener.sockets[0].getsockname()[1]
     listener.close()

@@ -325,7 +325,7 @@ class SpellingStage:
         permit = Permit("bash", "execute", str(self.project), "", {}, line)
         return self.rules.judge(permit)
 
-    def is_held(self, line: str) -> bool:
+    def is_stopped(self, line: str) -> bool:
         """Whether the line does not run without approval, although approvals are skipped."""
         verdict = self.judge(line)
         return verdict.decision == "deny" or verdict.insists
@@ -359,7 +359,7 @@ def try_spellings(seed: int) -> None:
         stage = SpellingStage(Path(folder))
         for number in range(_LINES):
             line = (spell_program if number % 2 else spell_write)(dice, stage)
-            if not stage.is_held(line):
+            if not stage.is_stopped(line):
                 assert not stage.is_violated(line), line
 
 
@@ -369,5 +369,5 @@ def try_data(seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
         stage = SpellingStage(Path(folder))
         for line in (damaged_line(dice) for _ in range(_LINES)):
-            if not stage.is_held(line):
+            if not stage.is_stopped(line):
                 assert not stage.is_violated(line), line

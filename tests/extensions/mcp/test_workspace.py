@@ -29,8 +29,8 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import read_until, run_ended, server_directory
 
 pytestmark = needs_node
@@ -264,9 +264,9 @@ async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> N
 async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
     """What its settings name it gets; what models are asked with it does not."""
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         begins = "tools" in asked.json and '"role": "tool"' not in json.dumps(asked.json)
-        return Reply((Ask("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
+        return Reply((CallTool("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
 
     async with cli_environment(script) as stage:
         stage.environment["A_WALKING_KEY"] = "k-walking-1234567"
