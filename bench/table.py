@@ -18,9 +18,9 @@ import msgspec
 
 from bench import growth, memory, start
 from bench.figures import Figure, Goal, table
+from bench.in_process import BareStore
 from bench.plan import QUICK, Plan
 from bench.servers import Provider, ServerProcess, fake_provider, served, served_floor
-from bench.stage import BareStore
 from bench.turn_rows import (
     Samples,
     Subject,

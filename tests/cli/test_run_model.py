@@ -48,7 +48,7 @@ def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int,
 
 
 def _sessions(home: IsolatedHome) -> list[object]:
-    found: list[object] = msgspec.json.decode(home.say("sessions", "list", "--json"))
+    found: list[object] = msgspec.json.decode(home.stdout_of("sessions", "list", "--json"))
     return found
 
 

@@ -74,7 +74,7 @@ async def test_every_method_calls_its_route() -> None:
             asked[name] = (request.method, request.path, bool(request.body))
             missing = {item.name for item in ROUTES_BY_NAME[name].query if item.is_required} - set(request.query)
             assert not missing
-            await exchange.say(answer(b'{"message":"no"}', 418))
+            await exchange.send(answer(b'{"message":"no"}', 418))
 
     async with Playing(script) as address, Client(address, client_id="c") as client:
         for route in ROUTES:
@@ -96,7 +96,7 @@ async def test_every_method_calls_its_route() -> None:
 async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(raw)
+        await exchange.send(raw)
 
     async with Playing(script) as address, Client(address) as client:
         return await call(client)
@@ -153,7 +153,7 @@ async def test_connections_are_kept() -> None:
     async def script(exchange: Exchange) -> None:
         connections.append(exchange.number)
         while await exchange.asked() is not None:
-            await exchange.say(answer(b"3"))
+            await exchange.send(answer(b"3"))
 
     async with Playing(script) as address, Client(address) as client:
         for _ in range(5):
@@ -174,7 +174,7 @@ class Forgetful:
             self.bodies.append(asked.body)
             if exchange.number == 0 and len(self.bodies) == 2:
                 return
-            await exchange.say(answer(b"0" if asked.method == "GET" else ACCEPTED))
+            await exchange.send(answer(b"0" if asked.method == "GET" else ACCEPTED))
 
 
 async def test_an_idempotent_request_is_repeated_on_a_new_connection() -> None:
@@ -208,7 +208,7 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(ACCEPTED))
+        await exchange.send(answer(ACCEPTED))
         if exchange.number == 0:
             closed.set()
         else:
@@ -226,10 +226,10 @@ async def test_a_connection_with_unsolicited_data_is_closed() -> None:
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"1"))
+        await exchange.send(answer(b"1"))
         if exchange.number == 0:
             await kept_by_client.wait()
-            await exchange.say(answer(b"99"))
+            await exchange.send(answer(b"99"))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client:
@@ -254,7 +254,7 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
 async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked(reads_body=False)
-        await exchange.say(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
+        await exchange.send(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
 
     async with Playing(script) as address, Client(address) as client:
         with pytest.raises(ServerProblem, match="Too large"):
@@ -278,7 +278,7 @@ async def test_a_cancelled_request_does_not_spoil_the_next() -> None:
             if exchange.number == 0:
                 reached.set()
                 await exchange.until_left()
-            await exchange.say(answer(b"5"))
+            await exchange.send(answer(b"5"))
 
     async with Playing(script) as address, Client(address) as client:
         task = start(client.count_queued(W, S))
@@ -309,7 +309,7 @@ async def test_closing_ends_requests_under_way() -> None:
 async def test_many_at_once() -> None:
     async def script(exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
-            await exchange.say(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
+            await exchange.send(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
 
     async with Playing(script) as address, Client(address) as client:
         counts = await asyncio.gather(*(client.count_queued(W, SessionId(str(number))) for number in range(40)))

@@ -176,7 +176,7 @@ context_window = 50000
             out, err = await process.communicate(stdin.encode())
         return Done(process.returncode or 0, out.decode(), err.decode())
 
-    async def say(self, *arguments: str, stdin: str = "") -> str:
+    async def stdout_of(self, *arguments: str, stdin: str = "") -> str:
         """What a command that must succeed prints."""
         done = await self.call(*arguments, stdin=stdin)
         assert done.code == 0, done.err

@@ -190,12 +190,12 @@ async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
     ) as stage:
         log = stage.root / "ends"
         stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
-        await stage.say("run", "--yolo", "--detach", "--run-id", "first", "go")
+        await stage.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
         await wait_until((stage.project / "up").exists)
         await stage.stop(signal.SIGKILL)
         assert not log.exists()
         await stage.serve()
-        assert json.loads(await stage.say("runs", "list", "--json"))[0]["outcome"] == "interrupted"
+        assert json.loads(await stage.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
         await wait_until(lambda: log.exists() and log.read_text())
         await stage.stop()
         assert log.read_text() == "first interrupted\n"

@@ -158,7 +158,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         written = stage.settings.read_text().replace('api_key = "a-walking-key"', line)
         stage.settings.write_text(written)
         if source == "login":
-            await stage.say("login", "local", stdin="old\n")
+            await stage.stdout_of("login", "local", stdin="old\n")
         place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "All is well."
         keys.clear()
@@ -166,7 +166,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         if source == "command":
             key.write_text("new\n")
         elif source == "login":
-            await stage.say("login", "local", stdin="new\n")
+            await stage.stdout_of("login", "local", stdin="new\n")
         else:
             stage.settings.write_text(written.replace('"old"', '"new"'))
         end, seen = await place.asked("two")

@@ -51,10 +51,10 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
         assert file.stat().st_mode & 0o777 == 0o600
         assert (await place.asked("hi"))[0].text == "All is well."
         assert used(stage) == [CANARY]
-        listed = await stage.say("login", "--list")
+        listed = await stage.stdout_of("login", "--list")
         assert "local" in listed
         assert CANARY not in listed
-        await stage.say("logout", "local")
+        await stage.stdout_of("logout", "local")
         with pytest.raises(ServerProblem, match="holdfast login local"):
             await place.send("hi")
 
@@ -82,9 +82,9 @@ async def test_7_a_variable_that_is_set_later_counts() -> None:
         with pytest.raises(ServerProblem, match="LATE_KEY"):
             await place.send("hi")
         stage.environment["LATE_KEY"] = "late-key-1"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         stage.environment["LATE_KEY"] = "late-key-2"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         assert used(stage) == ["late-key-1", "late-key-2"]
 
 

@@ -48,7 +48,7 @@ async def test_2_a_local_server_is_found_by_itself() -> None:
         assert (await place.asked("hi"))[0].text == "Hello."
         info = await place.client.agent_info(place.id)
         assert (info.model_cfg.provider, info.model.id, info.model.context_window) == ("ollama", "qwen3:8b", 40_960)
-        told = json.loads(await stage.say("models", "--json"))
+        told = json.loads(await stage.stdout_of("models", "--json"))
         assert told["large"] == {"provider": "ollama", "model": "qwen3:8b"}
         stage.write()
         await place.asked("hi")
@@ -60,7 +60,7 @@ async def test_3_a_server_of_ones_own_is_asked_what_it_has() -> None:
         stage.settings.write_text(
             f'{ALONE}[providers.box]\nbase_url = "{stage.provider.base_url()}"\n[models.large]\nprovider = "box"\n'
         )
-        assert await stage.say("run", "hi") == "Hello."
+        assert await stage.stdout_of("run", "hi") == "Hello."
         assert asks(stage.provider)[-1].json["model"] == "found"
 
 
@@ -116,9 +116,9 @@ async def test_5_the_prompt_can_be_seen() -> None:
     """`holdfast prompt` shows what the model is told, word for word."""
     async with cli_environment() as stage:
         (stage.project / "AGENTS.md").write_text("Measure twice.\n")
-        shown = await stage.say("prompt")
+        shown = await stage.stdout_of("prompt")
         assert "Measure twice." in shown
-        await stage.say("run", "hi")
+        await stage.stdout_of("run", "hi")
         messages: Any = asks(stage.provider)[0].json["messages"]
         assert messages[0]["content"].strip() == shown.strip()
 
@@ -128,8 +128,8 @@ async def test_6_workspaces_have_models_of_their_own() -> None:
     async with cli_environment() as stage:
         other = stage.root / "w2"
         other.mkdir()
-        assert await stage.say("run", "-m", "local/other", "hi") == "Hello."
-        assert await stage.say("run", "--cwd", str(other), "hi") == "Hello."
+        assert await stage.stdout_of("run", "-m", "local/other", "hi") == "Hello."
+        assert await stage.stdout_of("run", "--cwd", str(other), "hi") == "Hello."
         assert [asked.json["model"] for asked in asks(stage.provider)] == ["other", "big"]
 
 

@@ -96,10 +96,10 @@ async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> Non
             await check_sign_in(page, port, expected)
         async with Client(Address(host="127.0.0.1", port=tcp, token=token)) as remote:
             assert {item.id for item in await remote.list_workspaces()} == {ids["w"], ids["v"]}
-        listed = await stage.say("sessions", "--json")
+        listed = await stage.stdout_of("sessions", "--json")
         assert {item["id"] for item in json.loads(listed)} >= set(expected["w"]["listed"])
-        assert "openai" in await stage.say("login", "--list")
-        assert "listening" in await stage.say("logs")
+        assert "openai" in await stage.stdout_of("login", "--list")
+        assert "listening" in await stage.stdout_of("logs")
 
 
 async def check_crash(client: Client, workspace: WorkspaceId) -> None:
