@@ -21,7 +21,7 @@ case "$*" in
 "-m pip --version") ;;
 "-m pip install "*)
     echo pip >>"$JOURNAL"
-    cp "$UV_STAND_IN" "$here/uv" ;;
+    cp "$FAKE_UV" "$here/uv" ;;
 *) exec "{sys.executable}" "$@" ;;
 esac
 """
