@@ -11,8 +11,8 @@ import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home, shown_on
 from e2e.cli_environment import asks, cli_environment
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 
 PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0.1:{port}/v1"\n{rest}\n'
 
@@ -47,7 +47,7 @@ def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int,
 
 
 def _sessions(home: IsolatedHome) -> list[object]:
-    found: list[object] = msgspec.json.decode(home.say("sessions", "list", "--json"))
+    found: list[object] = msgspec.json.decode(home.stdout_of("sessions", "list", "--json"))
     return found
 
 
@@ -129,12 +129,12 @@ def test_an_unreachable_configured_server_is_reported(reserved_port: int, rest: 
 async def test_a_server_that_disappears_later_is_a_failure() -> None:
     """The run has begun its work by then: exit code 1."""
 
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return Reply((Say(("A title",)),))
         assert stage.provider._server is not None
         stage.provider._server.close()
-        return Reply((Ask("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
+        return Reply((CallTool("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
 
     async with cli_environment(reply) as stage:
         done = await stage.call("run", "hi")
@@ -146,7 +146,7 @@ async def test_a_server_that_loads_its_model_is_awaited() -> None:
     loading = msgspec.json.encode({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}})
     replies = [Reply(status=503, body=loading), Reply((Say(("All is well.",)),))]
 
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: RecordedRequest) -> Reply:
         return Reply((Say(("A title",)),)) if "tools" not in asked.json else replies.pop(0)
 
     async with cli_environment(reply) as stage:

@@ -99,9 +99,9 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
     assert (done.returncode, done.stdout, done.stderr) == (0, "word1 word2 word3\n", "")
     assert machine.there.server_process() is not None
     assert here.server_process() is None
-    runs = msgspec.json.decode(machine.there.say("runs", "list", "--json"))
+    runs = msgspec.json.decode(machine.there.stdout_of("runs", "list", "--json"))
     assert [run["prompt"] for run in runs] == ["words=3 tool=ls"]
-    status = msgspec.json.decode(here.say("server", "status", "--json", "--host", host))
+    status = msgspec.json.decode(here.stdout_of("server", "status", "--json", "--host", host))
     assert status["pid"] == machine.there.server_process()
     assert [file.name for file in (here.home / "r" / "holdfast").iterdir() if file.name.startswith("ssh-")] == []
 
@@ -109,11 +109,11 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
 def test_the_local_environment_is_not_sent(here: IsolatedHome, machine: Machine) -> None:
     here.environment["CANARY"] = "sings"
     host = machine.host(str(machine.there.work))
-    said = here.say(
+    said = here.stdout_of(
         "run", "--yolo", "--host", host, 'tool=bash {"command": "echo [$CANARY]", "description": "x"} words=1'
     )
     assert said == "word1"
-    session = machine.there.say("sessions", "last", "--json")
+    session = machine.there.stdout_of("sessions", "last", "--json")
     assert "sings" not in session
     assert "[]" in session
 

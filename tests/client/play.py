@@ -92,7 +92,7 @@ class Exchange:
         asked.body = await self._reader.readexactly(int(asked.headers.get("content-length", "0")))
         return asked
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
@@ -158,9 +158,9 @@ class StreamServer:
             raw += frame_of(GapEvent(Gap(newest, 1, 1)))
         raw += b"".join(frame(body, number) for number, body in self.log if number > since)
         cut = next(self.cuts, None)
-        await exchange.say(stream_head())
+        await exchange.send(stream_head())
         if cut is None:
-            await exchange.say(chunk(raw))
+            await exchange.send(chunk(raw))
             await exchange.until_left()
         elif raw[:cut]:
-            await exchange.say(chunk(raw[:cut]))
+            await exchange.send(chunk(raw[:cut]))

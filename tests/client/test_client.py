@@ -75,7 +75,7 @@ async def test_every_method_calls_its_route() -> None:
             asked[name] = (request.method, request.path, bool(request.body))
             missing = {item.name for item in ROUTES_BY_NAME[name].query if item.is_required} - set(request.query)
             assert not missing
-            await exchange.say(answer(b'{"message":"no"}', 418))
+            await exchange.send(answer(b'{"message":"no"}', 418))
 
     async with Playing(script) as address, Client(address, client_id="c") as client:
         for route in ROUTES:
@@ -97,7 +97,7 @@ async def test_every_method_calls_its_route() -> None:
 async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(raw)
+        await exchange.send(raw)
 
     async with Playing(script) as address, Client(address) as client:
         return await call(client)
@@ -154,7 +154,7 @@ async def test_connections_are_kept() -> None:
     async def script(exchange: Exchange) -> None:
         connections.append(exchange.number)
         while await exchange.asked() is not None:
-            await exchange.say(answer(b"3"))
+            await exchange.send(answer(b"3"))
 
     async with Playing(script) as address, Client(address) as client:
         for _ in range(5):
@@ -175,7 +175,7 @@ class Forgetful:
             self.bodies.append(asked.body)
             if exchange.number == 0 and len(self.bodies) == 2:
                 return
-            await exchange.say(answer(b"0" if asked.method == "GET" else ACCEPTED))
+            await exchange.send(answer(b"0" if asked.method == "GET" else ACCEPTED))
 
 
 async def test_an_idempotent_request_is_repeated_on_a_new_connection() -> None:
@@ -209,7 +209,7 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(ACCEPTED))
+        await exchange.send(answer(ACCEPTED))
         if exchange.number == 0:
             closed.set()
         else:
@@ -227,10 +227,10 @@ async def test_a_connection_with_unsolicited_data_is_closed() -> None:
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"1"))
+        await exchange.send(answer(b"1"))
         if exchange.number == 0:
             await kept_by_client.wait()
-            await exchange.say(answer(b"99"))
+            await exchange.send(answer(b"99"))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client:
@@ -255,7 +255,7 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
 async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked(reads_body=False)
-        await exchange.say(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
+        await exchange.send(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
 
     async with Playing(script) as address, Client(address) as client:
         with pytest.raises(ServerProblem, match="Too large"):
@@ -279,7 +279,7 @@ async def test_a_cancelled_request_does_not_spoil_the_next() -> None:
             if exchange.number == 0:
                 reached.set()
                 await exchange.until_left()
-            await exchange.say(answer(b"5"))
+            await exchange.send(answer(b"5"))
 
     async with Playing(script) as address, Client(address) as client:
         task = start(client.count_queued(W, S))
@@ -327,7 +327,7 @@ async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None
 async def test_many_at_once() -> None:
     async def script(exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
-            await exchange.say(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
+            await exchange.send(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
 
     async with Playing(script) as address, Client(address) as client:
         counts = await asyncio.gather(*(client.count_queued(W, SessionId(str(number))) for number in range(40)))

@@ -15,7 +15,7 @@ from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import until
-from model_server.script import Ask, Reply
+from model_server.script import CallTool, Reply
 from server.helpers import send_prompt, server_directory
 from trials.hostile_commands import SHAPES, new_token, survivors
 
@@ -175,7 +175,7 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
 
 async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
     token = new_token()
-    async with cli_environment([Reply((Ask("c1", "ls", ("{}",)),))]) as stage:
+    async with cli_environment([Reply((CallTool("c1", "ls", ("{}",)),))]) as stage:
         stage.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
         place = await stage.open_workspace()
         await place.send("go")
@@ -187,16 +187,16 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
 async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
     """Its end is told by the next server, and to hooks as well; once."""
     async with cli_environment(
-        [Reply((Ask("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
+        [Reply((CallTool("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
     ) as stage:
         log = stage.root / "ends"
         stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
-        await stage.say("run", "--yolo", "--detach", "--run-id", "first", "go")
+        await stage.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
         await until((stage.project / "up").exists)
         await stage.stop(signal.SIGKILL)
         assert not log.exists()
         await stage.serve()
-        assert json.loads(await stage.say("runs", "list", "--json"))[0]["outcome"] == "interrupted"
+        assert json.loads(await stage.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
         await until(lambda: log.exists() and log.read_text())
         await stage.stop()
         assert log.read_text() == "first interrupted\n"

@@ -13,11 +13,11 @@ __all__ = ["JsonServer", "json_server"]
 
 
 class JsonServer:
-    """`answers` are by path: an object becomes JSON, bytes are sent as they are, a status is sent without a body."""
+    """`answers` are by path: an object becomes JSON, bytes are sent unchanged, a status is sent without a body."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.headers: dict[str, str] = {}
         self.held = asyncio.Event()
         self.held.set()
@@ -35,7 +35,7 @@ class JsonServer:
                 self.headers = {name.lower(): value for name, _, value in (item.partition(": ") for item in rest)}
                 body = await reader.readexactly(int(self.headers.get("content-length", 0)))
                 method, path, _ = line.split()
-                self.asked.append(f"{method} {path}")
+                self.requests.append(f"{method} {path}")
                 self.waiting.set()
                 await self.held.wait()
                 writer.write(self._answer(path, body))

@@ -1,4 +1,4 @@
-"""Routes called by their name, as bytes; what was called, and whether it was done or refused, is noted."""
+"""Client that calls routes by name with raw bytes and records which routes succeeded and which were refused."""
 
 import functools
 import json
@@ -45,7 +45,7 @@ class Api:
         return await exchange(self.server.address, request)
 
     async def expect_ok(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Any:  # noqa: ANN401
-        """Call a route that has to succeed. Returns what it answers."""
+        """Call a route that must succeed. Returns the response."""
         answer = await self.call(name, body, query, **names)
         assert answer.status == ROUTE[name].status, (name, answer.status, answer.body[:300])
         self.done.add(name)
@@ -57,7 +57,7 @@ class Api:
     async def expect_error(
         self, status: int, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
     ) -> str:
-        """Call a route that has to refuse. Returns what it says."""
+        """Call a route that must be refused. Returns the message of the error."""
         answer = await self.call(name, body, query, **names)
         assert answer.status == status, (name, answer.status, answer.body[:300])
         assert list(answer.json) == ["message"]
@@ -67,17 +67,17 @@ class Api:
     async def expect_unknown_workspace(
         self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
     ) -> None:
-        """Call a route for a workspace that is not open, which is refused before anything is done."""
+        """Call a route with an unknown workspace id, which is refused before any effect."""
         assert "no such workspace" in await self.expect_error(404, name, body, query, **{"id": "nowhere", **names})
 
     async def expect_other_server(self, name: str) -> None:
-        """Call a route of a server with another data directory: there is nothing else that it refuses."""
+        """Call a route with the id of another data directory, the only reason for which it is refused."""
         request = raw_request(ROUTE[name].full_path, headers=["Holdfast-Data: other"])
         assert (await exchange(self.server.address, request)).status == 421
         self.refused.add(name)
 
     async def last_event(self) -> int:
-        """The number of the last stored event: what is refused leaves it as it is."""
+        """Return the number of the last stored event, which a refused request does not change."""
         return int((await self.client.snapshot(self.workspace)).cursor)
 
 
@@ -85,7 +85,7 @@ Check = Callable[[Api], Awaitable[None]]
 
 
 def covers(*names: str) -> Callable[[Check], Callable[[], Awaitable[None]]]:
-    """A test that has each of these routes succeed and fail."""
+    """Mark a test that makes each of these routes succeed and fail."""
     assert set(names) <= set(ROUTE)
     COVERED.update(names)
 

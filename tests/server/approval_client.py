@@ -1,4 +1,4 @@
-"""A server whose model calls the tools that the prompt names, and short words for what is asked."""
+"""A server whose model calls the tools named in the prompt, and a client that handles its approval requests."""
 
 import asyncio
 import json
@@ -30,8 +30,8 @@ __all__ = ["ApprovalClient", "approval_client", "notices", "question"]
 
 
 def _script(request: ModelRequest) -> Step:
-    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; after their results the model is done. Any other
-    prompt, such as that of a summary, has no calls.
+    """Call the tools of a prompt that is a list of calls in JSON: `[["bash", {…}], …]`. After their results the model
+    is done. Any other prompt, such as that of a summary, has no calls.
     """
     last = request.messages[-1]
     try:
@@ -44,7 +44,7 @@ def _script(request: ModelRequest) -> Step:
 
 
 class ApprovalClient:
-    """One client in one workspace of a real server. `ran` is what the shell of this test was allowed to run."""
+    """One client in one workspace of a real server. `ran` lists the commands that were permitted to run."""
 
     def __init__(self, server: Server, client: Client, workspace: WorkspaceId, ran: list[str]) -> None:
         self.server = server
@@ -59,7 +59,7 @@ class ApprovalClient:
     async def call_tools(
         self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
     ) -> PromptAccepted:
-        """A prompt that makes the model call these tools."""
+        """Send a prompt that makes the model call these tools."""
         self._runs += 1
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
@@ -68,7 +68,7 @@ class ApprovalClient:
         return await self.call_tools(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
 
     async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
-        """The open asks, as soon as there are so many."""
+        """Return the open permission requests as soon as there are `count` of them."""
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_permissions(self.workspace)) != count:
                 pass
@@ -85,7 +85,7 @@ class ApprovalClient:
         return (await self.client.grant(self.workspace, body)).resolved
 
     async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
-        """Everything the workspace has said, up to the end of the run."""
+        """Return the events of the workspace up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, run_ended(run.run_id))
 
@@ -99,7 +99,7 @@ class ApprovalClient:
 
 
 def notices(items: list[StreamEvent]) -> list[Any]:
-    """What was told of asks, in order."""
+    """Return the notifications about approvals, in order."""
     known = PermissionNotificationEvent | QuestionNotificationEvent
     return [item.event.change.object for item in items if isinstance(item.event, known)]
 

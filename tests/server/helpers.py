@@ -1,4 +1,4 @@
-"""The real server on a real socket, in the test's own loop or as a process of its own, and short words for both."""
+"""The real server on a real socket, in the event loop of the test or in a process, with helpers for both."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from holdfast.http11.messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 QUICK = EngineSettings(titles=False, grace=0.3, closing=0.5, cancel_write=10.0)
-"""A busy disk must not turn a cancel into a 503 here: what that does is tested with the engine."""
+"""A slow disk must not turn a cancel into a 503 here; the tests of the engine cover that case."""
 SERVE = (sys.executable, "-P", "-m", "holdfast", "serve")
 _TIMEOUT = 20.0
 
@@ -83,7 +83,7 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 
 class EchoModel:
-    """Answers every prompt with `echo: ` and the prompt, word by word."""
+    """Model that answers every prompt with `echo: ` and the prompt, word by word."""
 
     def __init__(self) -> None:
         self.model = ScriptedModel(lambda request: Step((Say(f"echo: {text_of(request.messages[-1])}"),)))
@@ -102,7 +102,7 @@ class EchoModel:
 
 
 class FeedModel(EchoModel):
-    """Says what the test puts into `words`, one delta each; None ends the answer."""
+    """Model that streams the items of `words`, one delta each; None ends the response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class FeedModel(EchoModel):
 
 
 class ServerDirectory:
-    """A short directory with room for a socket, data, and projects."""
+    """A short directory path with a socket, data and projects."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -142,7 +142,7 @@ async def server_directory() -> AsyncIterator[ServerDirectory]:
 
 
 class Server:
-    """A running server, seen from outside through clients and from inside through its manager."""
+    """A running server, accessible to clients and, through its manager, to the test."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Server:
             await self.over
 
     async def open_workspace(self, project: str = "project") -> tuple[Client, WorkspaceId]:
-        """A client, and a workspace it has opened."""
+        """Open a workspace with a new client."""
         client = await self.client()
         return client, (await client.create_workspace(self.directory.project(project))).id
 
@@ -189,8 +189,10 @@ async def in_process_server(
     warms_guard: bool = False,
     observers: Observers | None = None,
 ) -> AsyncIterator[Server]:
-    """The real server in this loop. It is stopped at the end, if it has not stopped itself. The guard of processes is
-    started with the first command: most tests have none.
+    """Run the real server in this loop.
+
+    It is stopped at the end unless it has already stopped. The process guard starts with the first command, because
+    most tests run none.
     """
     chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
     async with AsyncExitStack() as stack:
@@ -222,7 +224,7 @@ async def in_process_server(
 
 
 class ServerProcess:
-    """`holdfast serve` as a process of its own, with the built-in scripted model."""
+    """`holdfast serve` in a process, with the built-in scripted model."""
 
     def __init__(self, directory: ServerDirectory, process: asyncio.subprocess.Process, log: Path) -> None:
         self.directory = directory
@@ -236,7 +238,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def server_process(directory: ServerDirectory, *options: str) -> AsyncIterator[ServerProcess]:
-    """Ready when this gives it: it answers on its socket."""
+    """Start `holdfast serve` and wait until it answers on its socket."""
     log = directory.root / "log"
     directory.socket.parent.mkdir(mode=0o700, exist_ok=True)
     command = [*SERVE, "--data-dir", str(directory.data)]
@@ -247,7 +249,7 @@ async def server_process(directory: ServerDirectory, *options: str) -> AsyncIter
     try:
         async with asyncio.timeout(_TIMEOUT):
             found = locate(None, str(directory.data), environment).address if options else directory.address
-            await _answers(found, running)
+            await _wait_for_response(found, running)
         yield ServerProcess(directory, running, log)
     finally:
         if running.returncode is None:
@@ -255,20 +257,20 @@ async def server_process(directory: ServerDirectory, *options: str) -> AsyncIter
         await running.wait()
 
 
-async def _answers(address: Address, running: asyncio.subprocess.Process) -> None:
+async def _wait_for_response(address: Address, running: asyncio.subprocess.Process) -> None:
     while running.returncode is None:
         try:
             answer = await exchange(address, b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:
-            await asyncio.sleep(_moment())
+            await asyncio.sleep(_poll_interval())
             continue
         if answer.status == 200:
             return
     raise AssertionError("the server has ended")
 
 
-def _moment() -> float:
-    """Between two looks at a process that tells nobody when it is ready."""
+def _poll_interval() -> float:
+    """Return the polling interval: the process does not report when it is ready."""
     return 0.01
 
 
@@ -279,7 +281,7 @@ async def open_raw(address: Address) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def exchange(address: Address, request: bytes) -> RawResponse:
-    """Send these very bytes, and read one answer."""
+    """Send exactly these bytes and read one response."""
     reader, writer = await open_raw(address)
     try:
         writer.write(request)
@@ -298,7 +300,7 @@ async def exchange(address: Address, request: bytes) -> RawResponse:
 
 
 def raw_request(path: str, method: str = "GET", body: bytes | None = None, headers: Sequence[str] = ()) -> bytes:
-    """A request as bytes, with nothing in it that was not asked for."""
+    """Build a request without any additional headers."""
     lines = [f"{method} {path} HTTP/1.1", *headers]
     if not any(line.lower().startswith("host:") for line in headers):
         lines.insert(1, "Host: holdfast.localhost")
@@ -308,7 +310,7 @@ def raw_request(path: str, method: str = "GET", body: bytes | None = None, heade
 
 
 class RawStream:
-    """A stream of events as bytes. `raw` is the body so far, `wire` everything."""
+    """An event stream as bytes. `raw` is the body so far, `wire` includes the head."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -352,7 +354,7 @@ class RawStream:
             await self.more()
 
     async def rest(self) -> bytes:
-        """Read to its proper end, which `ResponseParser` checks."""
+        """Read to the end of the body, which `ResponseParser` checks."""
         while not self.is_over:
             await self.more()
         return self.raw
@@ -364,7 +366,7 @@ class RawStream:
 async def read_until(
     items: AsyncIterator[StreamEvent], condition: Callable[[StreamEvent], object]
 ) -> list[StreamEvent]:
-    """What comes, up to and including the first item for which the condition holds."""
+    """Read items up to and including the first one that meets the condition."""
     seen: list[StreamEvent] = []
     async with asyncio.timeout(_TIMEOUT):
         async for item in items:
@@ -384,7 +386,7 @@ def run_ended(run: RunId | str) -> Callable[[StreamEvent], bool]:
 async def collect_run_ends(
     client: Client, workspace: WorkspaceId, runs: Sequence[str], since: int = 0
 ) -> list[RunComplete]:
-    """The ends of these runs, in the order in which they are told; each exactly once."""
+    """Return the ends of these runs in the order of publication; each must occur exactly once."""
     ends: list[RunComplete] = []
     missing = set(runs)
     async with client.events(workspace, since=since) as events:

@@ -1,4 +1,4 @@
-"""The server between two of its parts, and on the path after a failure."""
+"""Interaction of server components, and behaviour after a failure."""
 
 import asyncio
 import json
@@ -38,14 +38,12 @@ from server.helpers import (
 TIMEOUT = 20.0
 
 
-# Opening and opening again
+# Open and reopen
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its flags and environment; if it cannot be opened again it is gone, and keeps nobody."""
+async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its flags and environment; if it cannot be reopened, it is removed with its claims."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     async with (
         server_directory() as directory,
@@ -90,7 +88,7 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable, RuntimeError])
-async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(
+async def test_server_starts_although_unfinished_runs_cannot_be_listed(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_: SqliteLedger) -> Sequence[str]:
@@ -104,8 +102,8 @@ async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(
             await client.create_workspace(directory.project())
 
 
-async def left_over(directory: ServerDirectory, names: Sequence[str]) -> None:
-    """Workspaces of a server that was stopped while a run was at work in each of them, and another waited."""
+async def stopped_with_unfinished_runs(directory: ServerDirectory, names: Sequence[str]) -> None:
+    """Return workspaces of a server that was stopped with one active and one waiting run in each."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     model.before.shut()
     async with in_process_server(directory, model) as server:
@@ -118,11 +116,9 @@ async def left_over(directory: ServerDirectory, names: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["removed", "refused"])
-async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another(
-    trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recovery_of_each_workspace_is_independent(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory:
-        await left_over(directory, ("a", "b", "c"))
+        await stopped_with_unfinished_runs(directory, ("a", "b", "c"))
         opened = SqliteLedger.open_workspace
 
         async def sometimes(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
@@ -148,10 +144,10 @@ async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another
                 assert (await client.get_run(found.id, RunId(f"{name}-2"))).outcome == "completed"
 
 
-async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
-    """Nobody has come: it is opened for its work, and only for that."""
+async def test_recovered_workspace_closes_when_its_work_is_done() -> None:
+    """No client has connected: the workspace is opened for its unfinished runs only."""
     async with server_directory() as directory:
-        await left_over(directory, ("a",))
+        await stopped_with_unfinished_runs(directory, ("a",))
         model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
         model.before.shut()
         async with in_process_server(directory, model) as server:
@@ -162,7 +158,7 @@ async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
             await until(lambda: not server.manager.handles)
 
 
-async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disconnect_during_open_does_not_cancel_open(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, opened = Gate(), SqliteLedger.open_workspace
 
     async def held(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
@@ -182,7 +178,7 @@ async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(mon
         assert server.manager.presence.creating == 0
 
 
-async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
+async def test_closed_server_refuses_every_request() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
@@ -198,7 +194,7 @@ async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
 
 
 class Broken(EchoModel):
-    """Refuses whatever it is asked, once it is told to."""
+    """Model that raises an error once `broken` is set."""
 
     broken = False
 
@@ -209,7 +205,7 @@ class Broken(EchoModel):
             yield part
 
 
-async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
+async def test_failed_summary_returns_reason_and_stores_nothing() -> None:
     model = Broken()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -228,7 +224,7 @@ async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
         assert bus._readers == 0
 
 
-async def test_a_summary_ends_with_its_server() -> None:
+async def test_server_stop_ends_summary() -> None:
     model = FeedModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -244,8 +240,8 @@ async def test_a_summary_ends_with_its_server() -> None:
             await asked
 
 
-async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
-    """Whether it begins with a slash or only names an agent."""
+async def test_command_or_agent_name_in_prompt_is_resolved() -> None:
+    """For a command at the beginning and for the name of an agent within the text."""
     async with server_directory() as directory, in_process_server(directory) as server:
         folder = Path(directory.project()) / ".holdfast/agents"
         folder.mkdir(parents=True)
@@ -268,7 +264,7 @@ async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
 # Streams
 
 
-async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is() -> None:
+async def test_stock_client_that_connects_mid_message_receives_current_message() -> None:
     model = FeedModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -288,11 +284,11 @@ async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is
         stream.close()
 
 
-# What clients bring along, and what is told of a workspace
+# Extensions of clients, and the description of a workspace
 
 
-async def test_servers_that_a_client_lends_go_with_it() -> None:
-    """Not before, and not with another; those of the settings stay."""
+async def test_mcp_servers_of_client_stop_when_it_leaves() -> None:
+    """Not earlier and not with another client; servers of the configuration stay."""
     lent = {"lent": McpSettings(command="true", disabled=True)}
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
         stays, workspace = await server.open_workspace()
@@ -311,7 +307,7 @@ async def test_servers_that_a_client_lends_go_with_it() -> None:
         assert set(await stays.mcp_states(workspace)) == {"own"}
 
 
-async def test_a_workspace_names_the_errors_of_its_settings_only() -> None:
+async def test_workspace_lists_errors_of_its_own_settings_only() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         many = {f"key{number}": 1 for number in range(20)}
         (Path(directory.project()) / "crush.json").write_text(json.dumps({"options": {"debug": "loud"}, "tools": many}))
@@ -324,7 +320,7 @@ async def test_a_workspace_names_the_errors_of_its_settings_only() -> None:
         assert len({item.severity for item in found}) >= 1
 
 
-async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_snapshot_lists_jobs_of_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
@@ -343,7 +339,7 @@ async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.M
         assert asked == [None, session, session, None]
 
 
-async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() -> None:
+async def test_server_findings_are_listed_with_workspace_findings() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         server.observers.problems = lambda: (  # type: ignore[method-assign]
@@ -354,7 +350,7 @@ async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() ->
             assert found[0] == "telemetry" if expected is None else found == expected
 
 
-async def test_an_environment_that_a_page_sends_counts_before_that_of_its_link() -> None:
+async def test_environment_sent_by_page_overrides_that_of_its_link() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         opened = await server.application.web.open()
         token = opened.exchange(opened.link(("A=1",)).code).token

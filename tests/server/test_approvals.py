@@ -1,4 +1,6 @@
-"""Permissions through the real server: asked, answered once, told to everybody, withdrawn with their run."""
+"""Permission requests through the real server: requested, answered once, announced to all clients, withdrawn with
+their run.
+"""
 
 import asyncio
 from pathlib import Path
@@ -19,8 +21,8 @@ from server.approval_client import approval_client, notices
 from server.helpers import collect_run_ends, read_until, run_ended, send_prompt, server_directory, server_process
 
 
-async def test_an_ask_is_listed_answered_once_and_told_with_its_winner() -> None:
-    """R10: exactly one of many answers resolves it; everybody hears whose it was."""
+async def test_r10_request_is_listed_and_resolved_once_with_answering_client() -> None:
+    """R10: exactly one of many answers resolves the request; the notification names the answering client."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, "make")
@@ -42,17 +44,17 @@ async def test_an_ask_is_listed_answered_once_and_told_with_its_winner() -> None
         assert await one.pending_permissions(0) == ()
 
 
-@pytest.mark.parametrize(("said", "told"), [("editor", "editor"), ("a\x1b[2Jworld", ""), ("", "")])
-async def test_the_kind_of_client_that_answered_is_told(said: str, told: str) -> None:
-    """What nobody knows is told to nobody."""
+@pytest.mark.parametrize(("client_kind", "notified_kind"), [("editor", "editor"), ("a\x1b[2Jworld", ""), ("", "")])
+async def test_notification_names_kind_of_answering_client(client_kind: str, notified_kind: str) -> None:
+    """An unknown kind of client is omitted."""
     async with approval_client() as one:
-        one.client.via = said  # type: ignore[assignment]
+        one.client.via = client_kind  # type: ignore[assignment]
         run = await one.bash(await one.session(), "make")
         assert await one.grant((await one.pending_permissions())[0], "allow")
-        assert notices(await one.events_until_end(run))[-1].via == told
+        assert notices(await one.events_until_end(run))[-1].via == notified_kind
 
 
-async def test_what_only_looks_is_not_asked() -> None:
+async def test_read_only_tool_needs_no_approval() -> None:
     async with approval_client() as one:
         session = await one.session()
         items = await one.events_until_end(await one.bash(session, "ls -la && git status"))
@@ -60,7 +62,7 @@ async def test_what_only_looks_is_not_asked() -> None:
         assert one.ran == ["ls -la && git status"]
 
 
-async def test_a_no_stops_the_turn_and_a_reason_goes_to_the_model() -> None:
+async def test_denial_ends_turn_and_denial_with_reason_reaches_model() -> None:
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, "make")
@@ -82,8 +84,8 @@ async def test_a_no_stops_the_turn_and_a_reason_goes_to_the_model() -> None:
         assert one.ran == []
 
 
-async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_only() -> None:
-    """C-60: the same line again is not asked; another line, another session, another file are."""
+async def test_c60_session_grant_covers_same_request_in_same_session_only() -> None:
+    """C-60: the same command is not requested again; another command, session or file is."""
     async with approval_client() as one:
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make")
@@ -108,7 +110,7 @@ async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_o
         assert not (project / "b").exists()
 
 
-async def test_allow_always_saves_the_rules_that_were_shown() -> None:
+async def test_allow_always_saves_the_displayed_rules() -> None:
     async with approval_client() as one:
         handle = one.server.manager.handles[0]
         asks, project = handle.workspace.approvals, one.server.directory.project()
@@ -137,9 +139,9 @@ async def test_allow_always_saves_the_rules_that_were_shown() -> None:
         await one.events_until_end(run)
 
 
-async def test_c47_asks_are_seen_late_vanish_with_their_run_and_block_nobody() -> None:
-    """C-47: a client that comes while an ask is open sees it; a cancel withdraws it for everybody; another session
-    works on meanwhile.
+async def test_c47_open_requests_reach_late_clients_end_with_run_and_block_no_session() -> None:
+    """C-47: a client that connects while a request is open sees it; a cancel withdraws it for all clients; other
+    sessions continue.
     """
     async with approval_client() as one:
         session, other = await one.session(), await one.session()
@@ -170,9 +172,9 @@ async def test_c47_asks_are_seen_late_vanish_with_their_run_and_block_nobody() -
         assert one.ran == ["ls", "make"]
 
 
-async def test_c45_c54_nothing_of_a_step_happens_after_its_cancel() -> None:
-    """C-45, C-54: a command that waits for its ask, and the `write` after it, have no effect once the run is cancelled,
-    not even when the ask is answered at the same moment.
+async def test_c45_c54_cancelled_step_has_no_further_effect() -> None:
+    """C-45, C-54: a command that waits for its approval, and the `write` after it, have no effect once the run is
+    cancelled, even if the request is answered at the same moment.
     """
     async with approval_client() as one:
         project = Path(one.server.directory.project())
@@ -197,8 +199,8 @@ async def test_c45_c54_nothing_of_a_step_happens_after_its_cancel() -> None:
         assert one.ran.count("make") <= 5
 
 
-async def test_r5_a_cancelled_ask_never_lets_its_tool_go_on() -> None:
-    """The cancel is there first; an answer that comes later resolves nothing."""
+async def test_r5_answer_after_cancel_does_not_continue_tool() -> None:
+    """The cancel is first; a later answer resolves nothing."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, "make")
@@ -209,8 +211,8 @@ async def test_r5_a_cancelled_ask_never_lets_its_tool_go_on() -> None:
         assert one.ran == []
 
 
-async def test_one_ask_for_each_call_of_a_step_in_any_order() -> None:
-    """Many at once: each call waits for its own answer."""
+async def test_each_call_of_step_has_its_own_request() -> None:
+    """Several requests are open at once; each call waits for its own answer."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, *(f"make {number}" for number in range(5)))
@@ -223,8 +225,8 @@ async def test_one_ask_for_each_call_of_a_step_in_any_order() -> None:
         assert one.ran == [ask.params["command"] for ask in reversed(asks)]
 
 
-async def test_a_denied_call_spares_the_others_of_its_step_nothing() -> None:
-    """One no stops the turn; the asks beside it are still answered one by one."""
+async def test_denied_call_leaves_other_requests_of_step_open() -> None:
+    """One denial ends the turn; the other requests are still answered one by one."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, "make 1", "make 2")
@@ -236,7 +238,7 @@ async def test_a_denied_call_spares_the_others_of_its_step_nothing() -> None:
         assert await one.finish_reasons(session) == ["end_turn"]
 
 
-async def test_yolo_is_of_the_workspace_and_seen_by_everybody() -> None:
+async def test_yolo_applies_to_workspace_and_is_visible_to_all_clients() -> None:
     async with approval_client() as one:
         session = await one.session()
         other = await one.server.client()
@@ -255,8 +257,8 @@ async def test_yolo_is_of_the_workspace_and_seen_by_everybody() -> None:
         await one.events_until_end(run)
 
 
-async def test_c49_closing_or_answering_in_one_workspace_disturbs_no_other() -> None:
-    """C-49: asks, grants and yolo are of their workspace."""
+async def test_c49_close_or_answer_in_one_workspace_affects_no_other() -> None:
+    """C-49: requests, grants and yolo belong to their workspace."""
     async with approval_client() as one:
         there = (await one.client.create_workspace(one.server.directory.project("other"))).id
         await one.client.set_skip(there, skip=True)
@@ -272,8 +274,8 @@ async def test_c49_closing_or_answering_in_one_workspace_disturbs_no_other() -> 
         await one.events_until_end(run)
 
 
-async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
-    """C-55, C-56 for asks: they delay nothing; the stop withdraws them before the run ends `interrupted`."""
+async def test_c55_server_stop_withdraws_open_requests() -> None:
+    """C-55, C-56 for requests: they delay nothing; the stop withdraws them before the run ends `interrupted`."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.bash(session, "make")
@@ -292,7 +294,7 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
         assert handle.workspace.approvals.permissions == ()
 
 
-async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is() -> None:
+async def test_request_times_out_only_without_attached_client() -> None:
     async with approval_client() as one:
         asks = one.server.manager.handles[0].workspace.approvals
         asks.timeout = lambda: 0.0
@@ -311,7 +313,7 @@ async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is(
         assert one.ran == []
 
 
-async def test_grants_that_make_no_sense_are_400() -> None:
+async def test_invalid_grant_is_400() -> None:
     bodies: list[dict[str, object]] = [
         {},
         {"action": "allow"},
@@ -328,7 +330,7 @@ async def test_grants_that_make_no_sense_are_400() -> None:
             assert caught.value.status == 400, body
 
 
-async def test_unknown_asks_are_not_errors() -> None:
+async def test_answer_to_unknown_request_is_not_an_error() -> None:
     async with approval_client() as one:
         body = {"permission": {"id": "never", "params": None}, "action": "allow"}
         assert not (await one.client.grant(one.workspace, body)).resolved
@@ -336,8 +338,8 @@ async def test_unknown_asks_are_not_errors() -> None:
         assert not (await one.client.answer_question(one.workspace, {"responses": []})).resolved
 
 
-async def test_odd_text_in_an_ask_breaks_nothing() -> None:
-    """Half characters and long lines go through the log, the stream and the list."""
+async def test_request_with_unusual_text_is_transmitted() -> None:
+    """Unpaired surrogates and long lines pass through the log, the stream and the list."""
     async with approval_client() as one:
         session = await one.session()
         line = "make \ud800 " + "x" * 50_000
@@ -348,7 +350,7 @@ async def test_odd_text_in_an_ask_breaks_nothing() -> None:
         await one.events_until_end(run)
 
 
-async def test_a_session_that_is_deleted_takes_its_asks_along() -> None:
+async def test_deleting_session_withdraws_its_requests() -> None:
     async with approval_client() as one:
         session = await one.session()
         await one.bash(session, "make")
@@ -358,8 +360,8 @@ async def test_a_session_that_is_deleted_takes_its_asks_along() -> None:
         assert SessionId(session) not in {item.id for item in await one.client.list_sessions(one.workspace)}
 
 
-async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
-    """C-55, R9: the run ends `interrupted`, its ask is listed nowhere, and what it asked for is not done unasked."""
+async def test_c55_kill_leaves_no_request_and_no_effect() -> None:
+    """C-55, R9: the run ends `interrupted`, its request is not listed, and its action is not performed."""
     async with server_directory() as directory:
         project = directory.project()
         async with server_process(directory) as running, Client(directory.address) as client:
@@ -378,11 +380,11 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
             assert (snapshot.permissions, snapshot.questions) == ((), ())
             view = View()
             async with client.events(workspace, since=0) as events:
-                told = await read_until(events, run_ended("r1"))
-            for item in told[:-1]:
+                notified_kind = await read_until(events, run_ended("r1"))
+            for item in notified_kind[:-1]:
                 view.apply(item)
             assert view.permissions == {}, "R4: it is closed before the end"
-            notices = [item.event for item in told if isinstance(item.event, PermissionNotificationEvent)]
+            notices = [item.event for item in notified_kind if isinstance(item.event, PermissionNotificationEvent)]
             closed = [notice.change.object for notice in notices if notice.change.object.denied]
             assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()
@@ -390,7 +392,7 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
             assert result.content == "Interrupted: the server stopped before this call was run."
 
 
-async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:
+async def test_saved_rule_of_earlier_version_for_relative_program_is_requested_again() -> None:
     async with approval_client() as one:
         handle, project = one.server.manager.handles[0], one.server.directory.project()
         handle.services.config_store.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
@@ -429,7 +431,7 @@ async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_aske
         ("options.disabled_tools", ["bahs"], "did you mean bash"),
     ],
 )
-async def test_rules_that_have_no_effect_are_refused_over_the_wire(key: str, value: object, expected: str) -> None:
+async def test_ineffective_rule_is_refused_over_the_wire(key: str, value: object, expected: str) -> None:
     async with approval_client() as one:
         for scope in (0, 1):
             with pytest.raises(ServerProblem, match=expected):

@@ -1,4 +1,4 @@
-"""Bad input: a clear error, never a 5xx, nothing stored, nothing echoed."""
+"""Invalid input: a clear error, never a 5xx, nothing stored, nothing echoed."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def filled(route: Route, workspace: str, name: str = "nothing") -> str:
 
 
 def check(answer: RawResponse, statuses: set[int]) -> None:
-    """A 4xx in the one shape errors have, without the input."""
+    """Check that a response is a 4xx in the common error format and does not contain the input."""
     assert answer.status in statuses, (answer.status, answer.body[:200])
     assert _CANARY.encode() not in answer.body
     if answer.head.headers.get("content-type", "").startswith("application/json"):
@@ -45,7 +45,7 @@ def check(answer: RawResponse, statuses: set[int]) -> None:
 
 
 async def stored(server: Server, workspace: str) -> list[object]:
-    """What a mistake must not change."""
+    """Return the stored state that an invalid request must not change."""
     paths = (f"/v1/workspaces/{workspace}", f"/v1/workspaces/{workspace}/snapshot", "/v1/workspaces")
     return [(await exchange(server.address, raw_request(path))).json for path in paths]
 
@@ -76,7 +76,7 @@ _TAKES_ANY_OBJECT = {
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
+async def test_body_of_wrong_type_is_refused(kind: str) -> None:
     body = _BODIES[kind]
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
@@ -86,7 +86,8 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
                 continue
             answer = await exchange(server.address, raw_request(filled(route, workspace), route.method, body))
             if answer.status < 300:
-                # Some bodies are fine by accident: an object without what a route needs, where it needs nothing.
+                # Some of these bodies are valid for some routes, for example an object without fields where none is
+                # required.
                 assert route.name in _TAKES_ANY_OBJECT | {"init_agent"}, (route.name, kind)
             else:
                 check(answer, {400, 404, 409})
@@ -94,7 +95,7 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/v1/workspaces", b"{}", "path is required"),
         ("/v1/workspaces", b'{"path":"/"}', "invalid client_id"),
@@ -106,18 +107,18 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
         ("config/provider-key", b'{"provider_id":"x","kind":"c4n4ry-7f3a","api_key":"k"}', "unsupported api key kind"),
     ],
 )
-async def test_what_is_wrong_with_a_body_is_said(path: str, body: bytes, said: str) -> None:
-    """Where, and what was expected there: whoever wrote it sees what to change."""
+async def test_error_names_invalid_field_of_body(path: str, body: bytes, message: str) -> None:
+    """The message names the position and the expected type."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         target = path if path.startswith("/") else f"/v1/workspaces/{workspace}/{path}"
         answer = await exchange(server.address, raw_request(target, "POST", body))
         check(answer, {400})
-        assert said in answer.json["message"]
+        assert message in answer.json["message"]
 
 
-async def test_a_body_that_is_too_large() -> None:
-    """33 MiB: 413, read or not, told by its length or in chunks; the server goes on."""
+async def test_body_above_limit_is_413() -> None:
+    """33 MiB: 413, read or not, with a length or in chunks; the server continues."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -134,8 +135,8 @@ async def test_a_body_that_is_too_large() -> None:
         check(await exchange(server.address, raw_request(path, "POST", under)), {400})
 
 
-async def test_wrong_methods_and_unknown_paths() -> None:
-    """405 and 404, in plain text as stock clients know them."""
+async def test_wrong_method_is_405_and_unknown_path_404() -> None:
+    """405 and 404, in plain text as stock clients expect them."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         methods: dict[str, set[str]] = {}
@@ -164,8 +165,8 @@ async def test_wrong_methods_and_unknown_paths() -> None:
     "name",
     ["%2e%2e", "%00", "a%2Fb", "%ff%fe", "%F0%9F%92%A9", "a" * 5000, "%27%3B--", "-1", "%25", "$$child", _CANARY, "%"],
 )
-async def test_ids_of_all_kinds(name: str) -> None:
-    """As a workspace 404; as a session or a run a 4xx, or the empty answer of one that has nothing."""
+async def test_unusual_ids_are_4xx_or_empty(name: str) -> None:
+    """As a workspace 404; as a session or a run a 4xx or an empty result."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         before = await stored(server, workspace)
@@ -185,7 +186,7 @@ async def test_ids_of_all_kinds(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "1e3", "%31%00", "9" * 19, "9" * 400, "٣", "+1", " 1"])
-async def test_numbers_that_are_none(value: str) -> None:
+async def test_invalid_numbers_are_refused(value: str) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         base = f"/v1/workspaces/{workspace}"
@@ -212,7 +213,7 @@ async def test_numbers_that_are_none(value: str) -> None:
         "\ud800",
     ],
 )
-async def test_directories_that_are_none(path: str) -> None:
+async def test_invalid_directories_are_refused(path: str) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         for env in ([], ["PWD=relative"], ["PWD"], ["=", "PWD=/nowhere/c4n4ry-7f3a"]):
             body = json.dumps({"id": "", "path": path, "client_id": _CLIENT, "env": env}).encode()
@@ -221,7 +222,7 @@ async def test_directories_that_are_none(path: str) -> None:
 
 
 @pytest.mark.parametrize("client", ["", "x", "0" * 31, _CANARY, "{}", "\0"])
-async def test_client_ids_that_are_none(client: str) -> None:
+async def test_invalid_client_ids_are_refused(client: str) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         body = json.dumps({"id": "", "path": directory.project("other"), "client_id": client}).encode()
@@ -239,8 +240,8 @@ async def test_client_ids_that_are_none(client: str) -> None:
         assert len(server.manager.handles) == 1
 
 
-async def test_configuration_of_any_shape_breaks_no_answer() -> None:
-    """Whatever is set, the answers keep the shape clients insist on."""
+async def test_unusual_configuration_keeps_response_format() -> None:
+    """Responses keep the form that clients require, whatever is configured."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         values: list[object] = [
@@ -278,8 +279,8 @@ async def test_configuration_of_any_shape_breaks_no_answer() -> None:
             )
 
 
-async def test_what_is_not_even_http() -> None:
-    """Noise gets a 400 or an end; huge heads are cut off; the server goes on."""
+async def test_non_http_input_is_refused() -> None:
+    """Noise gets a 400 or a closed connection; large heads are cut off; the server continues."""
     async with server_directory() as directory, in_process_server(directory) as server:
         for noise in (
             b"\0" * 100,
@@ -306,8 +307,8 @@ async def test_what_is_not_even_http() -> None:
         assert (await exchange(server.address, absolute)).status == 200
 
 
-async def test_what_was_refused_leaves_nothing_for_the_collector() -> None:
-    """R11: a body that was refused is gone at once, however large; a collector counts it as one object of many."""
+async def test_r11_refused_body_is_freed_at_once() -> None:
+    """R11: a refused body is freed at once, however large; the garbage collector counts it as one object of many."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
         workspace = await client.create_workspace(directory.project())

@@ -1,4 +1,4 @@
-"""R11: what a server holds when its workspaces have been closed."""
+"""R11: memory of a server after its workspaces have been closed."""
 
 import asyncio
 import gc
@@ -28,8 +28,8 @@ def _objects() -> Counter[str]:
     )
 
 
-async def _used(server: Server, names: list[str], released: asyncio.Event) -> None:
-    """Open workspaces, work in them with a stream open, and close them."""
+async def _open_and_close(server: Server, names: list[str], released: asyncio.Event) -> None:
+    """Open workspaces, work in them with an open stream, and close them."""
     for name in names:
         client, workspace = await server.open_workspace(name)
         session = (await client.create_session(workspace, name)).id
@@ -55,16 +55,16 @@ async def test_r11_a_closed_workspace_leaves_no_objects(monkeypatch: pytest.Monk
     monkeypatch.setattr(workspace_manager, "release_memory", release)
     model = EchoModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
-        await _used(server, ["warm"], released)
+        await _open_and_close(server, ["warm"], released)
         model.requests.clear()
         before = _objects()
-        await _used(server, ["a", "b", "c"], released)
+        await _open_and_close(server, ["a", "b", "c"], released)
         model.requests.clear()
         more = _objects() - before
     assert not {name: count for name, count in more.items() if count > 2}, "fewer than one for each workspace"
 
 
-async def test_r11_frames_that_every_reader_has_are_dropped() -> None:
+async def test_r11_frames_sent_to_every_reader_are_dropped() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id

@@ -1,4 +1,4 @@
-"""Requests that fail, while the server is open and while it closes; connections that a closing server ends."""
+"""Requests that fail while the server is open or closing, and connections that a closing server ends."""
 
 import asyncio
 import logging
@@ -21,8 +21,8 @@ from server import helpers
 from server.helpers import exchange, in_process_server, open_raw, raw_request, read_until, server_directory
 
 TIMEOUT = 20.0
-NO_LOOK = GracePeriods(look=1e9)
-"""Nobody looks at the storage by itself: what is reported was noticed by the request."""
+NO_PERIODIC_CHECK = GracePeriods(look=1e9)
+"""Disables the periodic check of the storage, so that the request itself detects the failure."""
 
 
 @pytest.mark.parametrize(
@@ -37,22 +37,22 @@ NO_LOOK = GracePeriods(look=1e9)
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
+async def test_unexpected_request_error_is_503_during_close(
     error: Exception,
     status: int,
     while_closing: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What the request itself is to blame for keeps its own status."""
+    """Errors caused by the request keep their own status."""
     gates = [Gate(), Gate()]
     waiting = iter(gates)
 
-    async def torn(_: Request) -> None:
+    async def fail_request(_: Request) -> None:
         await next(waiting)()
         raise error
 
-    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
     async with server_directory() as directory, in_process_server(directory) as server:
         for gate, expected in zip(gates, (status, while_closing), strict=True):
             asked = start(exchange(server.address, raw_request("/v1/workspaces")))
@@ -69,11 +69,11 @@ async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
 
 
 @pytest.mark.parametrize("route", ["create_session", "update_session", "send_prompt"])
-async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_before_its_answer(
+async def test_request_that_detects_missing_storage_notifies_clients_before_response(
     route: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "holdfast.server")
-    async with server_directory() as directory, in_process_server(directory, graces=NO_LOOK) as server:
+    async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
@@ -98,14 +98,14 @@ def _writing(route: str, workspace: WorkspaceId, session: SessionId) -> bytes:
     return raw_request(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
 
 
-async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_request_checks_storage_only_after_storage_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([Conflict("torn"), RuntimeError("torn"), StorageDetached("It is gone.")])
 
-    async def torn(_: Request) -> None:
+    async def fail_request(_: Request) -> None:
         raise next(errors)
 
-    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
-    async with server_directory() as directory, in_process_server(directory, graces=NO_LOOK) as server:
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
+    async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
         looks: list[int] = []
         look = server.manager.ledger.problem
 
@@ -157,12 +157,12 @@ STATES: dict[str, tuple[bytes, bytes, int]] = {
     "asked, its body half sent": (WHOLE[:-2], WHOLE[-2:], 1),
     "its head half sent": (WHOLE[:20], b"", 0),
 }
-"""What was sent before the server began to close, what after, and how many answers come."""
+"""Bytes sent before the server began to close, bytes sent afterwards, and the expected number of responses."""
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_due(state: str) -> None:
-    """At once if none is due; nobody waits for the time that slow readers have."""
+async def test_closing_server_ends_connections_after_due_response(state: str) -> None:
+    """At once if no response is due; the grace period for slow readers is not used."""
     before, after, answers = STATES[state]
     gate = Gate()
 

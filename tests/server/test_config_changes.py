@@ -1,4 +1,4 @@
-"""Changes of the settings over the wire: each is told once, and what is refused neither told nor kept."""
+"""Configuration changes over the wire: each is published once; a refused change is neither published nor stored."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,13 +45,13 @@ REFUSED: dict[str, Change] = {
 }
 
 
-async def _told(server: Server, change: Change) -> int:
-    """How often readers hear that something has changed."""
+async def _count_config_events(server: Server, change: Change) -> int:
+    """Return the number of configuration events that readers receive for a change."""
     client, workspace = await server.open_workspace()
     async with client.events(workspace, since=0) as events:
         await read_until(events, lambda item: item.number is None)
         await change(client, workspace)
-        # Whoever looks at the files next would tell what was not told yet.
+        # The next read of the configuration would publish a change that was not published yet.
         await client.get_config(workspace)
         await client.create_session(workspace)
         seen = await read_until(events, lambda item: item.number is not None)
@@ -63,13 +63,13 @@ def _files(directory: ServerDirectory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_a_change_is_told_once(change: Change) -> None:
+async def test_change_is_published_once(change: Change) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
-        assert await _told(server, change) == 1
+        assert await _count_config_events(server, change) == 1
 
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
-async def test_what_is_refused_is_neither_told_nor_kept(change: Change) -> None:
+async def test_refused_change_is_neither_published_nor_stored(change: Change) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
 
         async def refused(client: Client, workspace: WorkspaceId) -> None:
@@ -78,11 +78,11 @@ async def test_what_is_refused_is_neither_told_nor_kept(change: Change) -> None:
             assert raised.value.status == 400
 
         before = _files(directory)
-        assert await _told(server, refused) == 0
+        assert await _count_config_events(server, refused) == 0
         assert _files(directory) == before
 
 
-async def test_a_provider_may_have_dots_in_its_name() -> None:
+async def test_provider_name_may_contain_dots() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         await client.config_provider_key(workspace, {**KEY, "provider_id": "my.own"})
@@ -90,7 +90,7 @@ async def test_a_provider_may_have_dots_in_its_name() -> None:
         assert settings.providers["my.own"].api_key == "$MINE"
 
 
-async def test_a_token_that_cannot_be_refreshed_is_not_said_to_be_missing() -> None:
+async def test_token_without_refresh_support_is_not_reported_as_missing() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         asked = {"scope": 0, "provider_id": "mine"}
@@ -102,7 +102,7 @@ async def test_a_token_that_cannot_be_refreshed_is_not_said_to_be_missing() -> N
 
 
 @pytest.mark.parametrize("text", ["= broken", None])
-async def test_credentials_that_cannot_be_read_are_no_fault_of_ours(
+async def test_unreadable_credentials_are_not_a_server_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

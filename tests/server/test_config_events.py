@@ -1,4 +1,4 @@
-"""The configuration as it is told: what is in force, not what usually is."""
+"""The configuration that clients receive: effective values, not defaults."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from holdfast.workspace.project_context import CONTEXT_NAMES
 from server.helpers import EchoModel, exchange, in_process_server, raw_request, server_directory
 
 
-class _Thinker(EchoModel):
-    """One whose thinking has levels."""
+class _ReasoningModel(EchoModel):
+    """Model whose reasoning has levels."""
 
     @property
     def info(self) -> ModelInfo:
@@ -27,7 +27,7 @@ class _Thinker(EchoModel):
         )
 
 
-async def test_options_are_told_as_they_are_in_force() -> None:
+async def test_options_have_effective_values() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         options = (await client.get_config(workspace))["options"]
@@ -53,7 +53,7 @@ async def test_options_are_told_as_they_are_in_force() -> None:
         assert (options["notifications"], options["disable_metrics"]) == ("bell", False)
 
 
-async def test_the_data_directory_is_ours_whatever_other_tools_files_say() -> None:
+async def test_data_directory_ignores_files_of_other_tools() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.data_directory", ".crush")
@@ -61,9 +61,9 @@ async def test_the_data_directory_is_ours_whatever_other_tools_files_say() -> No
         assert config["options"]["data_directory"] == str(directory.data / "workspaces" / workspace)
 
 
-async def test_the_model_is_told_with_how_it_is_asked_and_how_it_thinks() -> None:
-    """Both where screens look for it: beside the agent, and in the configuration."""
-    async with server_directory() as directory, in_process_server(directory, _Thinker()) as server:
+async def test_model_includes_request_options_and_reasoning() -> None:
+    """In both places where clients read it: the agent information and the configuration."""
+    async with server_directory() as directory, in_process_server(directory, _ReasoningModel()) as server:
         client, workspace = await server.open_workspace()
         assert (await client.agent_info(workspace)).model_cfg == SelectedModel("thinker", "demo", 4_096)
         wanted = SelectedModel("thinker", "demo", 77, reasoning_effort="high", think=True, top_k=3, top_p=0.5)
@@ -78,7 +78,7 @@ async def test_the_model_is_told_with_how_it_is_asked_and_how_it_thinks() -> Non
         assert described["reasoning_levels"] == ["low", "high"]
 
 
-async def test_mcp_servers_are_told_with_their_type() -> None:
+async def test_mcp_servers_include_their_type() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         await client.config_set(workspace, "mcp.files", {"command": "nobody", "disabled": True})
@@ -104,7 +104,7 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_settings")
-async def test_the_servers_own_configuration_is_the_users_without_any_projects() -> None:
+async def test_server_configuration_excludes_projects() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.tui.transparent", value=True, scope=0)

@@ -1,4 +1,4 @@
-"""Files that a prompt can name, through the real server: for pages, which cannot look at the disk."""
+"""Files that a prompt can name, listed by the real server for web pages, which cannot read the disk."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from holdfast.client.errors import ServerProblem
 from server.helpers import in_process_server, server_directory
 
 
-async def test_the_names_are_those_that_a_search_would_look_at() -> None:
+async def test_listed_files_are_those_a_search_visits() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         root = Path(directory.project())
@@ -41,7 +41,7 @@ async def test_a_file_is_read_as_an_attachment() -> None:
 @pytest.mark.parametrize(
     "name", ["nowhere", "../outside", "/etc/passwd", "link", "folder", "binary", "", "a\0b", "pipe"]
 )
-async def test_what_is_no_file_of_the_workspace_is_not_there(name: str) -> None:
+async def test_path_outside_workspace_is_404(name: str) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         root = Path(directory.project())
@@ -54,7 +54,7 @@ async def test_what_is_no_file_of_the_workspace_is_not_there(name: str) -> None:
         assert caught.value.status in (400, 404)
 
 
-async def test_a_file_that_is_too_large_says_what_to_do() -> None:
+async def test_file_above_limit_returns_remedy() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         with (Path(directory.project()) / "large").open("wb") as file:

@@ -1,4 +1,4 @@
-"""Git through the real server: nothing of a repository runs at a prompt, and no prompt waits for git."""
+"""Git through the real server: a prompt runs no program of the repository and does not wait for git."""
 
 import asyncio
 import json
@@ -34,8 +34,8 @@ def answer(request: ModelRequest) -> Step:
     return Step(TOOLS) if request.messages[-1].role == "user" else Step((Say("done"),))
 
 
-async def test_a_first_prompt_runs_nothing_of_the_repository() -> None:
-    """With every tool that looks at files, and git commands that only read: each of those needs approval here."""
+async def test_first_prompt_runs_no_program_of_repository() -> None:
+    """With every tool that reads files, and with read-only git commands, each of which needs approval here."""
     async with server_directory() as directory, in_process_server(directory, ScriptedModel(answer)) as server:
         arena = Arena(directory.root / "arena")
         text = arena.payload([key for key, pattern in KEYS.items() if pattern not in LAZY])
@@ -73,8 +73,8 @@ def repository(path: Path) -> None:
     (path / "new.txt").touch()
 
 
-async def test_reading_commands_run_unasked_in_an_ordinary_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are examined outside of the event loop."""
+async def test_read_only_git_needs_no_approval_in_ordinary_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository is examined outside the event loop."""
     threads: list[bool] = []
 
     def examined(*given: object) -> bool:
@@ -96,7 +96,7 @@ def texts(message: Message) -> str:
     return "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
 
 
-async def test_changes_come_with_the_first_message_and_stay_there() -> None:
+async def test_git_changes_are_added_to_first_message_only() -> None:
     model = EchoModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         repository(Path(directory.project()))
@@ -116,7 +116,7 @@ async def test_changes_come_with_the_first_message_and_stay_there() -> None:
 
 
 async def test_a_prompt_does_not_wait_for_a_scan() -> None:
-    """Its result comes with the next request."""
+    """Its result is part of the next request."""
     model = EchoModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         root = Path(directory.project())

@@ -1,4 +1,4 @@
-"""HTTP itself, over real sockets: what comes in pieces, in a row, half, or not at all."""
+"""HTTP over real sockets: fragmented, pipelined, incomplete and missing requests."""
 
 import asyncio
 import json
@@ -16,15 +16,15 @@ HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 VERSION = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
 TIMEOUT = 20.0
 KEPT = 90.0
-"""Seconds for which a connection stays open on which nothing happens."""
+"""Seconds for which an idle connection stays open."""
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
     return await asyncio.wait_for(reader.read(), TIMEOUT)
 
 
-async def test_a_request_that_never_comes_to_its_end_does_not_keep_the_server() -> None:
-    """It may wait for something that a full disk keeps from happening."""
+async def test_request_that_never_ends_does_not_delay_shutdown() -> None:
+    """A handler may wait for something that a full disk prevents."""
     reached = asyncio.Event()
 
     async def wait_for_ever(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -44,7 +44,7 @@ async def test_a_request_that_never_comes_to_its_end_does_not_keep_the_server() 
         listener.close()
 
 
-async def test_requests_in_a_row_are_answered_in_a_row() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         last = b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -57,7 +57,7 @@ async def test_requests_in_a_row_are_answered_in_a_row() -> None:
         writer.close()
 
 
-async def test_a_request_may_come_byte_by_byte() -> None:
+async def test_request_may_arrive_byte_by_byte() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         body = json.dumps({"command": "no such command"}).encode()
@@ -68,7 +68,7 @@ async def test_a_request_may_come_byte_by_byte() -> None:
         writer.close()
 
 
-async def test_a_body_in_chunks_is_one_body() -> None:
+async def test_chunked_body_is_joined() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -81,7 +81,7 @@ async def test_a_body_in_chunks_is_one_body() -> None:
         writer.close()
 
 
-async def test_who_asks_before_sending_is_told_to_go_on() -> None:
+async def test_expect_header_gets_100_continue() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         body = b'{"command":"shutdown"}'
@@ -94,7 +94,7 @@ async def test_who_asks_before_sending_is_told_to_go_on() -> None:
         writer.close()
 
 
-async def test_old_clients_and_those_who_want_it_get_the_end_of_the_connection() -> None:
+async def test_http10_and_connection_close_end_the_connection() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         for request in (b"GET /v1/health HTTP/1.0\r\n\r\n", raw_request("/v1/health", headers=["Connection: close"])):
             reader, writer = await open_raw(server.address)
@@ -105,7 +105,7 @@ async def test_old_clients_and_those_who_want_it_get_the_end_of_the_connection()
             writer.close()
 
 
-async def test_another_protocol_is_not_spoken_here() -> None:
+async def test_upgrade_is_refused() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         headers = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13"]
         reader, writer = await open_raw(server.address)
@@ -116,15 +116,15 @@ async def test_another_protocol_is_not_spoken_here() -> None:
         writer.close()
 
 
-async def test_nothing_is_said_after_a_head() -> None:
+async def test_response_to_head_has_no_body() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         answer = await exchange(server.address, raw_request("/v1/version", "HEAD", headers=["Connection: close"]))
         assert (answer.status, answer.body) == (405, b"")
         assert (await exchange(server.address, HEALTH)).status == 200
 
 
-async def test_a_body_that_nobody_wants_is_passed_over() -> None:
-    """A refusal comes at once; what is still on its way is read, and the connection goes on."""
+async def test_unread_body_is_skipped() -> None:
+    """A refusal is sent at once; the remaining body is read, and the connection continues."""
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         writer.write(raw_request("/v1/nothing", "POST", b"x" * 500_000))
@@ -144,47 +144,47 @@ async def test_a_body_that_nobody_wants_is_passed_over() -> None:
         b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ",
     ],
 )
-async def test_what_never_ends_is_not_kept(beginning: bytes) -> None:
-    """Far more than a head may be long, in pieces that each say nothing new."""
+async def test_endless_head_is_not_buffered(beginning: bytes) -> None:
+    """Far more than the limit of a head, in pieces."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _, writer = await open_raw(server.address)
         writer.write(beginning)
         with pytest.raises(ConnectionError):
-            await _go_on(writer)
+            await _send_until_closed(writer)
         writer.transport.abort()
         assert (await exchange(server.address, HEALTH)).status == 200
 
 
-async def _go_on(writer: asyncio.StreamWriter) -> None:
+async def _send_until_closed(writer: asyncio.StreamWriter) -> None:
     for _ in range(400):
         writer.write(b"x" * 50_000)
         await asyncio.wait_for(writer.drain(), TIMEOUT)
         await asyncio.sleep(0)
 
 
-async def test_who_asks_on_without_reading_is_not_heard_on() -> None:
-    """What they are owed must not grow for ever; when they read, all that was heard is answered."""
+async def test_reading_pauses_while_responses_are_unread() -> None:
+    """The unsent responses must stay bounded; when the client reads, every accepted request is answered."""
     async with server_directory() as directory, in_process_server(directory):
         with socket.socket(socket.AF_UNIX) as asker:
             asker.connect(str(directory.socket))
             asker.setblocking(False)
             loop = asyncio.get_running_loop()
             with pytest.raises(TimeoutError):
-                await _ask_on(asker)
+                await _send_requests(asker)
             asker.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(TIMEOUT):
                 while await loop.sock_recv(asker, 1 << 20):
                     pass
 
 
-async def _ask_on(asker: socket.socket) -> None:
-    """Far more than fits into a connection."""
+async def _send_requests(asker: socket.socket) -> None:
+    """Send far more requests than a connection can buffer."""
     for _ in range(1_000):
         async with asyncio.timeout(1):
             await asyncio.get_running_loop().sock_sendall(asker, VERSION * 1_000)
 
 
-async def test_what_follows_a_body_is_no_header() -> None:
+async def test_trailers_are_not_headers() -> None:
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         head = f"Host: 127.0.0.1:{server.tcp.port}\r\nAuthorization: Bearer {server.tcp.token}\r\n"
         head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
@@ -192,7 +192,7 @@ async def test_what_follows_a_body_is_no_header() -> None:
         assert (await exchange(server.tcp, request.encode())).status == 400
 
 
-async def test_half_a_body_behind_an_answer_is_not_waited_for() -> None:
+async def test_incomplete_body_after_response_is_not_awaited() -> None:
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         clock = Clock()
         reader, writer = await open_raw(server.tcp)
@@ -205,8 +205,8 @@ async def test_half_a_body_behind_an_answer_is_not_waited_for() -> None:
         writer.close()
 
 
-async def test_half_a_body_gains_time_by_growing_and_half_a_head_does_not() -> None:
-    """Nor does a connection on which nothing was asked, or nothing is asked any more."""
+async def test_growing_body_extends_idle_timeout_and_growing_head_does_not() -> None:
+    """Neither does a connection without a request, before or after the first one."""
     head, body = b"GET /v1/health HTTP/1.1\r\n", b"POST /v1/control HTTP/1.1\r\nContent-Length: 100\r\n\r\n{"
     async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
@@ -230,13 +230,13 @@ async def test_half_a_body_gains_time_by_growing_and_half_a_head_does_not() -> N
             writer.close()
 
 
-async def test_a_body_that_makes_no_sense_is_answered() -> None:
+async def test_malformed_body_gets_response() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         request = b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nno number\r\n"
         assert (await exchange(server.address, request)).status == 400
 
 
-async def test_who_asks_for_nothing_takes_no_descriptors_from_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_yield_descriptors_to_active_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 32)
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         workspace = await (await server.client()).create_workspace(directory.project())

@@ -1,4 +1,4 @@
-"""Limits of connections: short requests get through, whatever else is open."""
+"""Connection limits: short requests are served whatever else is open."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ STREAMS = 28
 
 
 async def _opened(address: Address, request: bytes, until: bytes) -> tuple[bytes, asyncio.StreamWriter]:
-    """Send a request on a connection that stays open. Returns its status line, once `until` has come."""
+    """Send a request on a connection that stays open. Returns its status line as soon as `until` was received."""
     reader, writer = await open_raw(address)
     writer.write(request)
     status = await asyncio.wait_for(reader.readline(), TIMEOUT)
@@ -22,7 +22,7 @@ async def _opened(address: Address, request: bytes, until: bytes) -> tuple[bytes
     return status, writer
 
 
-async def test_a_cancel_gets_through_when_every_stream_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancel_is_served_when_stream_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 64)
     async with server_directory() as directory, in_process_server(directory) as server:
         workspace = await (await server.client()).create_workspace(directory.project())
@@ -30,7 +30,7 @@ async def test_a_cancel_gets_through_when_every_stream_is_taken(monkeypatch: pyt
         stream = raw_request(f"{base}/events?since=0")
         opened = [await _opened(server.address, stream, b'"hello"') for _ in range(STREAMS + 3)]
         assert [status.split()[1] for status, _ in opened] == [b"200"] * STREAMS + [b"503"] * 3
-        # Neither connections without a request nor halves of requests use up the rest.
+        # Neither connections without a request nor incomplete requests use up the reserved ones.
         half = raw_request(f"{base}/agent", "POST", b"{}").removesuffix(b"{}")
         waiting = [await open_raw(server.address) for _ in range(60)]
         cancel = raw_request(f"{base}/agent/sessions/x/cancel", "POST", b"{}")

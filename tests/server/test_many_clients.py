@@ -1,4 +1,4 @@
-"""Many at once: prompts, readers, stalled readers; the form of the stream stock clients know; the end of it all."""
+"""Load: many prompts, readers and stalled readers; the stream form of stock clients; shutdown."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ from server.helpers import (
 _LONG = ("x" * 8000 + " ") * 10
 
 
-def room_for_files() -> None:
-    """Both ends of every connection are in this process."""
+def raise_descriptor_limit() -> None:
+    """Raise the descriptor limit: both ends of every connection are in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -34,15 +34,15 @@ def room_for_files() -> None:
 
 
 async def ends_of(raw: RawStream, most: int) -> int:
-    """Read, keep nothing, and count the ends, until there are so many."""
+    """Read and discard a stream, counting run ends, until there are `most`."""
     ends = 0
     while ends < most and (data := await raw.reader.read(262_144)):
         ends += sum(b'"type":"run_complete"' in item.data for item in raw.sse.feed(raw.response.feed(data)))
     return ends
 
 
-async def test_c51_a_hundred_sessions_and_one_crowded_one_right_after_the_start() -> None:
-    """C-51: all accepted, all end, in two workspaces, and the server lives."""
+async def test_c51_hundred_sessions_and_one_busy_session_after_start() -> None:
+    """C-51: all accepted, all end, in two workspaces, and the server survives."""
     async with server_directory() as directory, in_process_server(directory) as server:
         one, first = await server.open_workspace("one")
         two, second = await server.open_workspace("two")
@@ -67,7 +67,7 @@ async def test_c51_a_hundred_sessions_and_one_crowded_one_right_after_the_start(
         await one.health()
 
 
-async def test_c52_prompts_of_one_client_run_in_the_order_of_their_202() -> None:
+async def test_c52_prompts_of_client_run_in_order_of_202() -> None:
     """C-52."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -80,7 +80,7 @@ async def test_c52_prompts_of_one_client_run_in_the_order_of_their_202() -> None
 
 
 @pytest.mark.parametrize("form", ["?since=0", ""])
-async def test_c59_the_last_update_comes_before_the_end_and_has_its_text(form: str) -> None:
+async def test_c59_last_update_precedes_run_end_with_its_text(form: str) -> None:
     """C-59: in both forms of the stream, for each of many runs."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -108,8 +108,8 @@ async def test_c59_the_last_update_comes_before_the_end_and_has_its_text(form: s
         raw.close()
 
 
-async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many() -> None:
-    """C-50: `data:` lines and blank lines, no numbers, no chunks, and O(n log n) bytes of an answer."""
+async def test_c50_stock_stream_has_bounded_number_of_whole_messages() -> None:
+    """C-50: `data:` lines and blank lines, no numbers, no deltas, and O(n log n) bytes per response."""
     model = FeedModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -148,8 +148,8 @@ async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many(
         raw.close()
 
 
-async def test_fifty_open_streams_end_properly_and_at_once() -> None:
-    """On shutdown every stream gets its proper end within a second; stalled ones are not waited for."""
+async def test_fifty_open_streams_end_properly_at_shutdown() -> None:
+    """On shutdown every stream ends properly within a second; stalled ones are not awaited."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -177,11 +177,11 @@ async def test_fifty_open_streams_end_properly_and_at_once() -> None:
 _LIVE, _STALLED = 500, 100
 
 
-async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R6, R11: 500 read, 100 do not; all who read get every end while the stalled are still there; memory stays within
-    bounds; then the stalled are gone.
+async def test_stalled_readers_are_disconnected_without_delaying_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6, R11: 500 readers read, 100 do not; every active reader receives every end while the stalled ones are
+    connected; memory stays bounded; then the stalled ones are disconnected.
     """
-    room_for_files()
+    raise_descriptor_limit()
     monkeypatch.setattr(stream_module, "WRITE_SECONDS", 3600.0)
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -210,8 +210,8 @@ async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatc
         await until(lambda: bus._readers == 0)
 
 
-async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R6: after its time, and it alone."""
+async def test_stalled_reader_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: after its timeout, and no other reader."""
     monkeypatch.setattr(stream_module, "WRITE_SECONDS", 0.3)
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()

@@ -1,4 +1,4 @@
-"""R11: what a real server holds when nothing is going on any more."""
+"""R11: memory of a real server that has become idle."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 TIMEOUT = 60.0
 HUGE = "x" * (31 * MIB)
 MOST = 26 * MIB
-"""One huge prompt is more; what a server loads with its first prompts and the caches of the database are less."""
+"""Less than one huge prompt; more than a server loads for its first prompts plus the database caches."""
 
 
 def resident(server: ServerProcess) -> int:
@@ -29,21 +29,21 @@ def resident(server: ServerProcess) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def until_small(server: ServerProcess, directory: ServerDirectory, limit: int) -> None:
-    """What a run leaves goes in the moments after its end."""
+async def wait_until_small(server: ServerProcess, directory: ServerDirectory, limit: int) -> None:
+    """Wait until the resident size is below the limit: memory is released shortly after the end of a run."""
     async with asyncio.timeout(TIMEOUT):
         while resident(server) > limit:
             await exchange(directory.address, raw_request("/v1/version"))
 
 
-async def until_said(reader: asyncio.StreamReader, what: bytes) -> None:
+async def wait_for_bytes(reader: asyncio.StreamReader, what: bytes) -> None:
     rest = b""
     async with asyncio.timeout(TIMEOUT):
         while what not in rest:
             rest = rest[-len(what) :] + await reader.read(MIB)
 
 
-async def test_r11_huge_prompts_leave_nothing_behind() -> None:
+async def test_r11_memory_of_huge_prompts_is_released() -> None:
     async with (
         server_directory() as directory,
         server_process(directory) as server,
@@ -54,13 +54,13 @@ async def test_r11_huge_prompts_leave_nothing_behind() -> None:
         await send_prompt(client, workspace, first, "hello", "r")
         await collect_run_ends(client, workspace, ["r"])
         before = resident(server)
-        # As bytes: reading all of it as events would take longer than the work.
+        # As bytes: decoding all of it as events would take longer than the work.
         reader, writer = await open_raw(directory.address)
         writer.write(raw_request(f"/v1/workspaces/{workspace}/events?since={1 << 52}&client_id={client.client_id}"))
         await asyncio.wait_for(reader.readuntil(b'"gap"'), TIMEOUT)
         for number in range(2):
             session = (await client.create_session(workspace, str(number))).id
             await send_prompt(client, workspace, session, HUGE, f"r{number}")
-            await until_said(reader, b'"run_complete"')
+            await wait_for_bytes(reader, b'"run_complete"')
         writer.transport.abort()
-        await until_small(server, directory, before + MOST)
+        await wait_until_small(server, directory, before + MOST)

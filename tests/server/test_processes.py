@@ -1,4 +1,4 @@
-"""`holdfast serve` as a process: signals, kills, and what the next start makes of it."""
+"""`holdfast serve` as a process: signals, kills, and recovery at the next start."""
 
 import asyncio
 import signal
@@ -36,7 +36,7 @@ def is_growth(item: StreamEvent) -> bool:
 
 
 async def test_c55_sigterm_ends_runs_and_streams_properly() -> None:
-    """C-55: exit 0 within 5 s, the run `interrupted`, both kinds of streams ended as they should be."""
+    """C-55: exit 0 within 5 s, the run `interrupted`, both forms of the stream ended properly."""
     async with server_directory() as directory:
         async with server_process(directory) as server, Client(directory.address) as client:
             workspace = (await client.create_workspace(directory.project())).id
@@ -65,7 +65,7 @@ async def test_c55_sigterm_ends_runs_and_streams_properly() -> None:
 
 
 async def killed_in_a_stream(directory: ServerDirectory) -> tuple[WorkspaceId, str]:
-    """The workspace, and the text that a reader had got when the server was killed."""
+    """Kill the server during a response. Returns the workspace and the text that a reader had received."""
     async with server_process(directory) as server, Client(directory.address) as client:
         workspace = (await client.create_workspace(directory.project())).id
         session = (await client.create_session(workspace, "s")).id
@@ -85,8 +85,8 @@ async def killed_in_a_stream(directory: ServerDirectory) -> tuple[WorkspaceId, s
         return workspace, "".join(seen)
 
 
-async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
-    """C-55: the next start ends the run as `interrupted`, keeps its flushed text, and goes on with what waits."""
+async def test_c55_sigkill_during_stream() -> None:
+    """C-55: the next start ends the run as `interrupted`, keeps its flushed text, and continues the waiting run."""
     async with server_directory() as directory:
         workspace, _ = await killed_in_a_stream(directory)
         async with server_process(directory), Client(directory.address) as client:
@@ -110,8 +110,8 @@ async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
             assert told[-1] == kept
 
 
-async def test_a_waiting_run_goes_on_without_any_client() -> None:
-    """C-55, R1: nobody needs to come back for it."""
+async def test_c55_waiting_run_continues_without_clients() -> None:
+    """C-55, R1: no client needs to return for it."""
     async with server_directory() as directory:
         workspace, _ = await killed_in_a_stream(directory)
         async with in_process_server(directory) as server:
@@ -121,7 +121,7 @@ async def test_a_waiting_run_goes_on_without_any_client() -> None:
             assert (run.outcome, run.prompt) == ("completed", "words=3")
 
 
-async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> None:
+async def test_r8_second_server_is_refused() -> None:
     """R8: by its socket, and by its data directory."""
     async with server_directory() as directory, server_process(directory), Client(directory.address) as client:
         for options in ([], ["--host", f"unix://{directory.root}/run/other"]):
@@ -136,7 +136,7 @@ async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> No
         await client.health()
 
 
-async def test_tcp_says_where_the_token_is_and_never_what(reserved_port: int) -> None:
+async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> None:
     """R12."""
     async with server_directory() as directory:
         port = reserved_port
@@ -153,7 +153,7 @@ async def test_tcp_says_where_the_token_is_and_never_what(reserved_port: int) ->
             assert token not in log
 
 
-SLOW_TO_LEAVE = """
+SLOW_SHUTDOWN = """
 import holdfast.server.serve as serve
 from holdfast.cli.main import main
 serve.LAST_WORDS_SECONDS = 3600.0
@@ -162,9 +162,9 @@ main()
 
 
 async def test_a_second_signal_ends_the_server_at_once() -> None:
-    """While the first one is still waiting for a reader that does not read."""
+    """While the first one still waits for a reader that does not read."""
     async with server_directory() as directory:
-        command = [sys.executable, "-c", SLOW_TO_LEAVE, "serve", "--data-dir", str(directory.data)]
+        command = [sys.executable, "-c", SLOW_SHUTDOWN, "serve", "--data-dir", str(directory.data)]
         server = await asyncio.create_subprocess_exec(
             *command, "--host", f"unix://{directory.socket}", stderr=asyncio.subprocess.PIPE
         )

@@ -1,4 +1,4 @@
-"""Questions through the real server: several batches at once, each answered by the ids of its own questions."""
+"""Questions through the real server: several batches at once, each answered by the ids of its questions."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ CHOICES = [{"id": "pg", "label": "PostgreSQL"}, {"id": "my", "label": "MySQL", "
 
 
 def answers(batch: QuestionRequest, *given: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
-    """A body as stock clients send it: the questions' ids, and no batch id."""
+    """Build a body as stock clients send it: the ids of the questions, without a batch id."""
     pairs = zip(batch.questions, given, strict=True)
     return {"batch_request_id": batch_id, "responses": [{"request_id": item.id, **answer} for item, answer in pairs]}
 
@@ -64,7 +64,7 @@ async def test_every_kind_of_question_and_answer() -> None:
         assert await one.finish_reasons(session) == ["tool_use", "end_turn"]
 
 
-async def test_questions_may_come_as_text() -> None:
+async def test_questions_may_be_json_text() -> None:
     async with approval_client() as one:
         session = await one.session()
         text = '[{"type": "yes_no", "question": "Go on?", "description": "d"}]'
@@ -128,8 +128,8 @@ async def test_a_cancelled_question_stops_the_turn() -> None:
         assert await one.finish_reasons(session) == ["end_turn"]
 
 
-async def test_a_cancel_without_an_id_right_after_another_hits_nothing() -> None:
-    """Whoever cancels the form they see does not cancel the one that follows it."""
+async def test_second_cancel_without_id_cancels_nothing() -> None:
+    """A user who cancels the visible form does not cancel the one that follows it."""
     async with approval_client() as one:
         sessions = [await one.session() for _ in range(2)]
         runs = [await one.call_tools(session, ("question", {"questions": [question("?")]})) for session in sessions]
@@ -142,8 +142,8 @@ async def test_a_cancel_without_an_id_right_after_another_hits_nothing() -> None
             await one.events_until_end(run)
 
 
-async def test_c47_questions_vanish_with_their_run() -> None:
-    """C-47: listed for who comes late; a cancel of the run closes them everywhere, and the answer comes too late."""
+async def test_c47_questions_end_with_their_run() -> None:
+    """C-47: listed for late clients; a cancel of the run closes them for all, and a later answer is ignored."""
     async with approval_client() as one:
         session = await one.session()
         run = await one.call_tools(session, ("question", {"questions": [question("Go on?")]}))
@@ -159,7 +159,7 @@ async def test_c47_questions_vanish_with_their_run() -> None:
         assert (await late.snapshot(one.workspace)).questions == ()
 
 
-async def test_where_nobody_can_answer_the_model_is_told() -> None:
+async def test_questions_without_interactive_client_return_reason_to_model() -> None:
     async with approval_client() as one:
         session = await one.session()
         await one.events_until_end(
@@ -171,7 +171,7 @@ async def test_where_nobody_can_answer_the_model_is_told() -> None:
         assert await one.finish_reasons(session) == ["tool_use", "end_turn"]
 
 
-async def test_answers_that_do_not_fit_are_400_and_change_nothing() -> None:
+async def test_invalid_answers_are_400_and_change_nothing() -> None:
     wrong: list[dict[str, Any]] = [
         {"selected_ids": ["nosuch"]},
         {"selected_ids": ["pg", "my"]},

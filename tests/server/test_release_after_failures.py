@@ -1,4 +1,4 @@
-"""What was acquired is released when the next step fails: descriptors, threads, tasks, locks, sockets, claims."""
+"""Resources are released when the next step fails: descriptors, threads, tasks, locks, sockets, claims."""
 
 import asyncio
 import os
@@ -21,8 +21,10 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
 from holdfast.lock_owner import read_owner
-from holdfast.runtime import services
 from holdfast.runtime import workspace as core
+from holdfast.runtime import workspace_services
+from holdfast.runtime.server_services import ServerServices
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.server import serve as app_module
 from holdfast.server import workspace_manager as desk_module
 from holdfast.server.http import listen
@@ -49,7 +51,7 @@ TIMEOUT = 20.0
 
 
 def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server seals its process, which here is that of the tests."""
+    """Keep the server from sealing its process, which here is that of the tests."""
     monkeypatch.setattr(app_module, "deny_tracing", lambda: None)
     monkeypatch.setattr(app_module, "return_freed_memory", lambda: None)
 
@@ -60,7 +62,7 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Refused(Exception):
-    """The step that fails."""
+    """The error of the failing step."""
 
 
 def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - in the place of anything
@@ -71,8 +73,8 @@ async def refuse_later(*_: object, **__: object) -> Any:  # noqa: ANN401
     raise Refused
 
 
-def held() -> Counter[str]:
-    """The open descriptors of this process by what they lead to, without the loop's own."""
+def open_descriptors() -> Counter[str]:
+    """Return the open descriptors of this process by target, without those of the loop."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -80,7 +82,7 @@ def held() -> Counter[str]:
         except OSError:
             continue
         if not target.endswith(("-wal", "-shm")):
-            # SQLite opens those when it first reads.
+            # SQLite opens those at its first read.
             found[target.partition(":")[0] if ":[" in target else target] += 1
     return found
 
@@ -90,25 +92,25 @@ def threads() -> set[str]:
 
 
 @asynccontextmanager
-async def nothing_is_left() -> AsyncIterator[None]:
-    descriptors, names, tasks = held(), threads(), set(asyncio.all_tasks())
+async def no_leaks() -> AsyncIterator[None]:
+    descriptors, names, tasks = open_descriptors(), threads(), set(asyncio.all_tasks())
     yield
     # The server's end of a connection closes a little after its client's. If it never does, the next lines fail.
     with suppress(AssertionError):
-        await until(lambda: not held() - descriptors and not asyncio.all_tasks() - tasks)
+        await until(lambda: not open_descriptors() - descriptors and not asyncio.all_tasks() - tasks)
     assert {task.get_name() for task in asyncio.all_tasks() - tasks} == set()
     assert threads() <= names
-    assert held() - descriptors == Counter()
+    assert open_descriptors() - descriptors == Counter()
 
 
 # A unix socket
 
 
 @pytest.mark.parametrize("step", ["bind", "chmod", "stat", "socket"])
-def test_a_socket_that_cannot_be_bound(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_socket_bind_releases_resources(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run" / "s"
     UnixListener(path).close()
-    before = held()
+    before = open_descriptors()
     if step == "bind":
         monkeypatch.setattr(socket.socket, "bind", refuse)
     elif step == "socket":
@@ -118,33 +120,33 @@ def test_a_socket_that_cannot_be_bound(step: str, tmp_path: Path, monkeypatch: p
     with pytest.raises(Refused):
         UnixListener(path)
     monkeypatch.undo()
-    assert held() == before
+    assert open_descriptors() == before
     assert not path.exists()
     UnixListener(path).close()
 
 
-def test_a_socket_that_another_server_has(tmp_path: Path) -> None:
+def test_socket_of_other_server_is_kept(tmp_path: Path) -> None:
     first = UnixListener(tmp_path / "run" / "s", "/data")
-    before = held()
+    before = open_descriptors()
     for data_dir in ("/data", "/other", ""):
         with pytest.raises(listen.AddressTaken):
             UnixListener(tmp_path / "run" / "s", data_dir)
-    assert held() == before
+    assert open_descriptors() == before
     first.close()
     assert not (tmp_path / "run" / "s").exists()
 
 
 @pytest.mark.parametrize("step", ["bind", "listen", "setsockopt"])
-def test_a_port_that_cannot_be_bound(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_port_bind_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(98, "in use")
 
-    before = held()
+    before = open_descriptors()
     monkeypatch.setattr(socket.socket, step, fail)
     with pytest.raises(listen.AddressTaken, match="in use"):
         bind_tcp("127.0.0.1", 0)
     monkeypatch.undo()
-    assert held() == before
+    assert open_descriptors() == before
 
 
 # A server
@@ -199,8 +201,8 @@ def is_owned(directory: ServerDirectory) -> bool:
     return owner is not None and bool(owner.socket)
 
 
-async def served(directory: ServerDirectory) -> None:
-    """Start, answer a request, stop: the directory and the socket are free."""
+async def start_and_stop(directory: ServerDirectory) -> None:
+    """Start a server, request its stop, and wait for its end."""
     over = start(serve(options_in(directory)))
     await until(lambda: over.done() or is_owned(directory))
     assert not over.done(), over.exception()
@@ -210,9 +212,9 @@ async def served(directory: ServerDirectory) -> None:
 
 
 @pytest.mark.parametrize("step", STARTS)
-async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_start_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory:
-        async with nothing_is_left():
+        async with no_leaks():
             STARTS[step](monkeypatch)
             with pytest.raises(Refused):
                 await serve(options_in(directory))
@@ -220,11 +222,11 @@ async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) ->
             unseal(monkeypatch)
             assert not directory.socket.exists()
         (directory.data / "lock").unlink()
-        await served(directory)
+        await start_and_stop(directory)
 
 
-async def test_every_host_that_a_tcp_server_answers_to(reserved_port: int) -> None:
-    """The name it was given, and those of this machine; nothing else."""
+async def test_hosts_accepted_by_tcp_server(reserved_port: int) -> None:
+    """The configured name and those of this machine; no others."""
     async with server_directory() as directory:
         port = reserved_port
         over = start(serve(ServerOptions(directory.data, directory.socket, ("127.0.0.1", port))))
@@ -244,8 +246,8 @@ async def test_every_host_that_a_tcp_server_answers_to(reserved_port: int) -> No
 
 
 OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "its services cannot be made": lambda patch: patch.setattr(services.ServerServices, "workspace_services", refuse),
-    "its engine cannot be made": lambda patch: patch.setattr(services.WorkspaceServices, "run_context", refuse),
+    "its services cannot be made": lambda patch: patch.setattr(ServerServices, "workspace_services", refuse),
+    "its engine cannot be made": lambda patch: patch.setattr(WorkspaceServices, "run_context", refuse),
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
     "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
@@ -253,20 +255,20 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("step", OPENINGS)
-async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is left, and the next one finds everything as it was."""
+async def test_failed_open_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left, and the next open starts from the same state."""
     closed: list[str] = []
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.append(self.record.path)
         await close(self)
 
     async with server_directory() as directory, in_process_server(directory) as server:
         client, _ = await server.open_workspace()
-        monkeypatch.setattr(services.WorkspaceServices, "close", noted)
+        monkeypatch.setattr(WorkspaceServices, "close", noted)
         presence = server.manager.presence
-        async with nothing_is_left():
+        async with no_leaks():
             OPENINGS[step](monkeypatch)
             with pytest.raises(ServerProblem) as caught:
                 await client.create_workspace(directory.project("second"))
@@ -281,20 +283,20 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
         await send_prompt(client, opened.id, session, "hi", "r1")
 
 
-async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_in_progress_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, closed = Gate(), asyncio.Event()
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
     async def held_back(*given: Any, **more: Any) -> Any:  # noqa: ANN401
         await gate()
         return await recover(*given, **more)
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.set()
         await close(self)
 
     monkeypatch.setattr(core, "recover", held_back)
-    monkeypatch.setattr(services.WorkspaceServices, "close", noted)
+    monkeypatch.setattr(WorkspaceServices, "close", noted)
     async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
         creating = start(client.create_workspace(directory.project()))
@@ -309,9 +311,9 @@ async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: py
 
 
 @pytest.mark.parametrize("step", ["listen", "house"])
-async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_page_port_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
-        async with nothing_is_left():
+        async with no_leaks():
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
@@ -328,7 +330,9 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
-async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_refused_or_failing_at_start_releases_resources(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
         client, workspace = await server.open_workspace()
         other, _ = await server.open_workspace()
@@ -350,10 +354,10 @@ async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkey
         await until(lambda: asks._readers == 0)
 
 
-# The end
+# Shutdown
 
 
-async def test_a_server_ends_though_a_reader_never_reads() -> None:
+async def test_shutdown_despite_reader_that_never_reads() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         writers = []
@@ -375,12 +379,12 @@ async def test_a_server_ends_though_a_reader_never_reads() -> None:
     ("part", "how"),
     [("git_scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("token_refresher", "fails")],
 )
-async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
+async def test_shutdown_despite_failing_workspace_component(
     part: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other parts are closed all the same, and so is the store."""
+    """The other components and the store are closed nevertheless."""
     closed: list[str] = []
-    monkeypatch.setattr(services, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(workspace_services, "CLOSE_SECONDS", 0.05)
 
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
@@ -405,9 +409,7 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
 
 
 @pytest.mark.parametrize("part", ["guard", "discovery"])
-async def test_the_store_is_closed_though_what_workspaces_share_is_not(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_store_is_closed_despite_failing_shared_service(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory:
         async with in_process_server(directory) as server:
             await server.open_workspace()
@@ -436,10 +438,10 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
             await (await server.client()).health()
 
 
-async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
+async def test_failing_close_of_one_workspace_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At the end of a server each workspace is closed, whatever becomes of another."""
+    """At shutdown each workspace is closed independently of the others."""
     closed: list[str] = []
     close = core.Workspace.close
 
@@ -462,10 +464,10 @@ async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
 
 
 @pytest.mark.parametrize("what", ["too new", "breaks"])
-def test_a_connection_to_a_server_of_another_age_is_closed(
+def test_connection_to_incompatible_server_is_closed(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that gives up keeps nothing open."""
+    """A client that gives up keeps no connection open."""
     closed: list[bool] = []
 
     class Known(SyncClient):

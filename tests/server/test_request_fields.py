@@ -1,4 +1,4 @@
-"""Every optional field of every request body, and every query parameter: left out, and given, down to what is stored.
+"""Every optional field of every request body and every query parameter, omitted and given, down to its effect.
 
 `FIELDS` is complete by construction: a new field without a row fails.
 """
@@ -47,7 +47,7 @@ def wanted() -> set[str]:
 
 
 async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any]:
-    """A second workspace: what is answered, and what the server has."""
+    """Create a second workspace. Returns the response and the handle in the server."""
     body = {"path": api.server.directory.project(name), "client_id": STRANGER, **more}
     answer = await api.expect_ok("create_workspace", body)
     return answer, api.server.manager.handle(answer["id"])
@@ -64,8 +64,8 @@ async def needed(api: Api) -> None:
 
 
 @row(*(f"create_workspace.{name}" for name in ("id", "data_dir", "version", "config", "skills", "problems")))
-async def ignored_of_a_workspace(api: Api) -> None:
-    """A client that sends back what it was told changes nothing by it."""
+async def ignored_workspace_fields(api: Api) -> None:
+    """A client that sends back fields of a response changes nothing."""
     sent = {"id": "mine", "data_dir": "/x", "version": "9", "config": {"a": 1}, "skills": [{"a": 1}], "problems": ["p"]}
     plain, _ = await made(api, "plain")
     full, _ = await made(api, "full", **sent)
@@ -79,7 +79,7 @@ async def ignored_of_a_workspace(api: Api) -> None:
 
 
 @row("create_workspace.yolo", "create_workspace.debug", "create_workspace.channels", "create_workspace.env")
-async def flags_of_a_workspace(api: Api) -> None:
+async def workspace_flags(api: Api) -> None:
     plain, handle = await made(api, "plain")
     assert not {"yolo", "debug", "channels", "env"} & set(plain)
     assert (handle.yolo, handle.debug, handle.channels, handle.env) == (False, False, (), ())
@@ -103,7 +103,7 @@ async def forced(api: Api) -> None:
 
 
 @row("open_web.env")
-async def environment_of_a_page(api: Api) -> None:
+async def page_environment(api: Api) -> None:
     opened = await api.server.application.web.open()
     for body, env in (({"port": 0}, ()), ({"port": 0, "env": ["A=1"]}, ("A=1",))):
         link = await api.expect_ok("open_web", body)
@@ -112,7 +112,7 @@ async def environment_of_a_page(api: Api) -> None:
 
 
 @row("set_current_session.session_id")
-async def looked_at(api: Api) -> None:
+async def files_read(api: Api) -> None:
     session, mine = await api.approvals.session(), {"client_id": api.client.client_id}
     path = f"/v1/workspaces/{api.workspace}/events?since=0&client_id={api.client.client_id}"
     stream = await RawStream.open(api.server.address, path)
@@ -153,7 +153,7 @@ async def plain_prompts(api: Api) -> None:
 
 
 @row("send_prompt.attachments", "send_prompt.require_model")
-async def what_goes_along(api: Api) -> None:
+async def attachments(api: Api) -> None:
     session = await api.approvals.session()
     file = {"content": base64.b64encode(b"text").decode(), "file_path": "a", "file_name": "a", "mime_type": "text/x"}
     assert (await accepted(api, session)).attachments == ()
@@ -166,7 +166,7 @@ async def what_goes_along(api: Api) -> None:
 
 
 @row("send_prompt.delivery", "patch_run.position", "patch_run.delivery")
-async def places_in_the_queue(api: Api) -> None:
+async def queue_positions(api: Api) -> None:
     session = await api.approvals.session()
     await api.approvals.bash(session, "held")
     await api.approvals.pending_permissions()
@@ -242,7 +242,7 @@ async def answers(api: Api) -> None:
 
 
 @row("cancel_question?batch_id", "cancel_question?client_id", "cancel_question?via")
-async def dismissals(api: Api) -> None:
+async def question_cancels(api: Api) -> None:
     first, second = await api.approvals.session(), await api.approvals.session()
     for session in (first, second):
         await api.approvals.call_tools(session, ("question", {"questions": [question("Really?")]}))
@@ -299,7 +299,7 @@ async def choices(api: Api) -> None:
 
 
 @row("config_compact.enabled", "config_compact.scope", "config_provider_key.kind", "config_provider_key.scope")
-async def settings_of_stock_clients(api: Api) -> None:
+async def stock_client_settings(api: Api) -> None:
     assert "enabled" in await api.expect_error(400, "config_compact", {})
     await api.expect_ok("config_compact", {"enabled": True})
     await api.expect_ok("config_compact", {"enabled": False, "scope": 1})
@@ -328,7 +328,7 @@ def texts_in(folder: Path) -> list[str]:
 
 
 @row(*(f"undo_changes.{name}" for name in ("path", "run_id", "dry_run", "force", "session_id")))
-async def undone(api: Api) -> None:
+async def undo_fields(api: Api) -> None:
     project, runs = Path(api.server.directory.project()), []
     sessions = [await api.approvals.session() for _ in range(2)]
     for session, name in zip((*sessions, sessions[1]), "abc", strict=True):
@@ -372,7 +372,7 @@ async def arguments(api: Api) -> None:
 
 
 @row("mcp_get_prompt.args")
-async def arguments_of_prompts(api: Api) -> None:
+async def prompt_arguments(api: Api) -> None:
     """With a server: tests/server/test_route_effects_more.py."""
     for more in ({}, {"args": {"a": "b"}}):
         await api.expect_error(400, "mcp_get_prompt", {"client_id": "nothing", "prompt_id": "p", **more})
@@ -416,7 +416,7 @@ async def streams(api: Api) -> None:
 
 
 @row("snapshot?session_id", "list_jobs?session_id")
-async def parts_of_a_snapshot(api: Api) -> None:
+async def snapshot_fields(api: Api) -> None:
     sessions = [await api.approvals.session() for _ in range(2)]
     for session in sessions:
         await api.approvals.events_until_end(await api.approvals.call_tools(session))
@@ -457,7 +457,7 @@ async def areas(api: Api) -> None:
 
 
 @row("cancel_session?client_id", "clear_queue?client_id", "cancel_run?client_id")
-async def who_cancels(api: Api) -> None:
+async def cancelling_client(api: Api) -> None:
     for query, expected in (({}, ""), ({"client_id": STRANGER}, STRANGER)):
         session = await api.approvals.session()
         first = await api.approvals.bash(session, "held")
@@ -474,14 +474,14 @@ async def who_cancels(api: Api) -> None:
 
 @row("default_small_model?provider_id")
 async def small_models(api: Api) -> None:
-    """What a provider names: tests/runtime. Here one model is given."""
+    """Models of a provider: tests/runtime. Here one model is given."""
     assert await api.expect_ok("default_small_model") == await api.expect_ok(
         "default_small_model", query={"provider_id": "x"}
     )
 
 
 @row(*(f"list_runs?{name}" for name in ("session_id", "state", "limit", "before")))
-async def pages_of_runs(api: Api) -> None:
+async def run_pages(api: Api) -> None:
     sessions = [await api.approvals.session() for _ in range(2)]
     for name, session in zip("abcd", (*sessions, *sessions), strict=True):
         await accepted(api, session, run_id=name)

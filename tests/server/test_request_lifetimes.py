@@ -1,4 +1,4 @@
-"""What a server keeps going and what it lets go: stalled readers, jobs that nobody looks at, what was deleted."""
+"""Lifetimes in a server: stalled readers, unattended jobs, deleted data."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides
+from holdfast.runtime.server_services import ServiceOverrides
 from holdfast.server import workspace_manager
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Message, Receive, Scope, Send
@@ -48,8 +48,8 @@ TIMEOUT = 20.0
 # Streams
 
 
-async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
-    """A sign of life that cannot be written is tried again with the next one, not at once."""
+async def test_stalled_reader_causes_no_repeated_wakeups() -> None:
+    """A heartbeat that cannot be written is retried with the next one, not at once."""
     async with (
         server_directory() as directory,
         in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
@@ -87,10 +87,8 @@ async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read()
 
 
 @pytest.mark.parametrize("form", ["?since=0", ""], ids=["resumable", "whole"])
-async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proper end: who sees it comes again by itself."""
+async def test_reader_too_far_behind_gets_end_of_stream(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a proper end, after which the client reconnects by itself."""
 
     async def cut(_: Subscription) -> list[object]:
         raise ReaderCut(0)
@@ -106,8 +104,10 @@ async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
         opened.close()
 
 
-async def test_settings_are_looked_at_for_those_who_are_there() -> None:
-    """Work that goes on by itself reads them when it begins; whoever comes is told of what changed meanwhile."""
+async def test_settings_are_polled_for_attached_clients_only() -> None:
+    """Unattended runs read the settings when they begin; a connecting client receives the changes made in the
+    meantime.
+    """
     model = FeedModel()
     async with (
         server_directory() as directory,
@@ -138,7 +138,7 @@ async def test_settings_are_looked_at_for_those_who_are_there() -> None:
 
 
 class Http:
-    """A server of one application on a socket of its own."""
+    """HTTP server of one application on its own socket."""
 
     def __init__(self, directory: ServerDirectory, application: Any) -> None:  # noqa: ANN401
         self._listener = UnixListener(directory.socket)
@@ -155,8 +155,8 @@ class Http:
 
 @pytest.mark.parametrize("comes", ["head", "whole"])
 @pytest.mark.parametrize("begins", ["asks first", "answers first"])
-async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str, begins: str) -> None:
-    """Nor is who has sent everything already. A word in the middle of an answer would be part of it."""
+async def test_100_continue_precedes_response_or_is_omitted(comes: str, begins: str) -> None:
+    """Neither does a client that has already sent everything. A 100 Continue within a response would corrupt it."""
     got: list[Message] = []
 
     async def application(_: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +190,7 @@ async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str,
         writer.transport.abort()
 
 
-async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
+async def test_response_begins_after_previous_one_was_read() -> None:
     size = 2_000_000
     asked: list[str] = []
 
@@ -217,8 +217,8 @@ async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
 
 
 @pytest.mark.parametrize("ends", ["the caller leaves", "the request is cancelled"])
-async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> None:
-    """Nothing of it goes on behind the back of a server that ends."""
+async def test_work_for_request_ends_with_request(ends: str) -> None:
+    """No work continues unnoticed while the server stops."""
     done: list[str] = []
     begun = asyncio.Event()
 
@@ -263,8 +263,8 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
         assert done == ["work"]
 
 
-async def test_the_guard_of_processes_is_there_before_the_first_command() -> None:
-    """Unless nobody wants it to be: then the first command starts it."""
+async def test_process_guard_starts_before_first_command() -> None:
+    """Unless that is disabled: then the first command starts it."""
     assert ServiceOverrides().warms_guard
     for warms in (True, False):
         async with server_directory() as directory, in_process_server(directory, warms_guard=warms) as server:
@@ -281,7 +281,7 @@ async def test_the_guard_of_processes_is_there_before_the_first_command() -> Non
 
 
 class Endless:
-    """A command in the background that ends when it is told to."""
+    """A background command that ends on request."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -306,8 +306,10 @@ def job(session: str = "s") -> JobInfo:
     return JobInfo("", SessionId(session), RunId("r"), "sleep 1", "", "/", 0)
 
 
-async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
-    """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
+async def test_jobs_keep_workspace_open_for_limited_time() -> None:
+    """The period runs only while no client is attached and nothing else is active, and starts anew each time; then
+    the workspace is closed.
+    """
     linger = 100
     async with (
         server_directory() as directory,
@@ -334,7 +336,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         await until(lambda: not server.manager.handles)
 
 
-async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
+async def test_job_period_begins_at_end_of_last_run() -> None:
     """No client is attached and the workspace stays busy, so only the end of the run starts the timer."""
     linger = 100
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
@@ -362,7 +364,7 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
         await until(lambda: not server.manager.handles)
 
 
-async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
+async def test_workspace_closes_when_job_ends_in_time() -> None:
     async with (
         server_directory() as directory,
         in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
@@ -378,7 +380,7 @@ async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
         await until(lambda: not server.manager.handles)
 
 
-async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
+async def test_job_output_is_read_and_job_is_stopped() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         jobs = server.manager.handle(workspace).services.jobs
@@ -402,7 +404,7 @@ _ELSEWHERE = (type, types.ModuleType, types.FrameType, asyncio.AbstractEventLoop
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Everything that an object leads to, but not by way of modules, classes, the loop or the globals of functions."""
+    """Return all objects reachable from an object, except through modules, classes, the loop and function globals."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -429,13 +431,13 @@ def holds(root: object, word: str) -> list[object]:
 
 
 def granted(handle: WorkspaceHandle, session: str) -> list[object]:
-    """What is allowed for a session: pairs that begin with it."""
+    """Return the grants of a session: pairs that begin with it."""
     pairs = (thing for thing in reachable(handle.workspace.approvals) if isinstance(thing, tuple) and len(thing) == 2)
     return [pair for pair in pairs if pair[0] == session]
 
 
-async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
-    """Neither what was said, nor what was granted, nor bytes that were made for several readers."""
+async def test_deleted_session_leaves_nothing_in_memory() -> None:
+    """Neither messages, nor grants, nor bytes shared by several readers."""
     async with approval_client() as here:
         session, other = await here.session(), await here.session()
         path = f"/v1/workspaces/{here.workspace}/events?since=0"
@@ -465,10 +467,10 @@ async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
 
 
 @pytest.mark.parametrize("is_libc_able", [True, False])
-async def test_memory_is_given_back_once_after_workspaces_were_closed(
+async def test_memory_is_trimmed_once_after_workspaces_close(
     is_libc_able: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What only itself refers to is freed; a system that cannot trim is no failure."""
+    """Reference cycles are freed; a system that cannot trim is not an error."""
 
     class Libc:
         trimmed = 0

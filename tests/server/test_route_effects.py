@@ -1,4 +1,4 @@
-"""Every route once with its effect and once refused, with none: the server, workspaces, sessions, prompts, runs."""
+"""Every route once with its effect and once refused: server, workspaces, sessions, prompts, runs."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def test_the_server(api: Api) -> None:
 
 
 @covers("control", "retire_client")
-async def test_leaving(api: Api) -> None:
+async def test_leaving_workspaces(api: Api) -> None:
     await api.expect_error(400, "retire_client", client_id="nobody")
     await api.expect_error(400, "control", {"command": "dance"})
     await api.expect_error(409, "control", {"command": "replace"})
@@ -78,7 +78,7 @@ async def test_workspaces(api: Api) -> None:
 
 
 @covers("set_current_session", "snapshot", "read_log", "stats", "get_session")
-async def test_looking(api: Api) -> None:
+async def test_viewed_sessions(api: Api) -> None:
     session = await api.approvals.session()
     mine = {"client_id": api.client.client_id}
     assert "no open stream" in await api.expect_error(409, "set_current_session", {"session_id": session}, mine)
@@ -147,7 +147,7 @@ async def test_conversations(api: Api) -> None:
 
 
 @covers("list_read_files", "mark_read", "last_read")
-async def test_files_that_were_read(api: Api) -> None:
+async def test_files_read(api: Api) -> None:
     session = await api.approvals.session()
     path = os.path.join(api.server.directory.project(), "a.txt")
     asked = {"session_id": session, "path": "a.txt"}
@@ -218,7 +218,7 @@ async def test_the_queue(api: Api) -> None:
 
 
 @covers("cancel_run", "summarize")
-async def test_ending_runs(api: Api) -> None:
+async def test_run_cancellation(api: Api) -> None:
     session = await api.approvals.session()
     run = await api.approvals.bash(session, "held")
     await api.approvals.pending_permissions()

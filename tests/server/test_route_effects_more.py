@@ -1,4 +1,4 @@
-"""Every route once with its effect and once refused, with none: asks, settings, files, jobs, extensions."""
+"""Every route once with its effect and once refused: approvals, settings, files, jobs, extensions."""
 
 import asyncio
 import base64
@@ -22,12 +22,12 @@ ELSEWHERE = {
     "mcp_auth_url": "tests/extensions/mcp/test_oauth_login.py",
     "mcp_pending_auth": "tests/extensions/mcp/test_oauth_login.py",
 }
-"""Routes that need a language server, or a login."""
+"""Routes that need a language server or a login."""
 SMALL = Path(__file__).with_name("small_mcp.py")
 TIMEOUT = 20.0
 
 
-def test_what_is_tested_elsewhere_is() -> None:
+def test_routes_tested_elsewhere_have_tests() -> None:
     root = Path(__file__).parents[2]
     for name, file in ELSEWHERE.items():
         assert f".{name}(" in (root / file).read_text("utf-8"), name
@@ -35,7 +35,7 @@ def test_what_is_tested_elsewhere_is() -> None:
 
 @covers("open_web", "close_web", "enter_page", "page_pass", "greet_page", "return_page")
 async def test_pages(api: Api) -> None:
-    """Who has no port is told so; what a page says is refused without a word of why."""
+    """Without a port the reason is returned; requests of a page are refused without a reason."""
     for name, body in (
         ("enter_page", {"code": "x"}),
         ("greet_page", {"page": "x", "nonce": "n" * 16}),
@@ -162,13 +162,13 @@ async def test_settings_of_files(api: Api) -> None:
     )
     assert await api.expect_ok("config_import_copilot") == {"token": None, "success": False}
     assert "Nobody has signed in" in await api.expect_error(400, "config_refresh_oauth", {"provider_id": "p"})
-    api.done.add("config_refresh_oauth")  # tests/config: it needs a server that gives tokens
+    api.done.add("config_refresh_oauth")  # tests/config: it needs a server that issues tokens
     for name in ("config_problems", "config_import_copilot", "list_providers", "get_trust"):
         await api.expect_unknown_workspace(name)
 
 
 @covers("needs_init", "init_project", "init_prompt", "doctor")
-async def test_a_projects_start(api: Api) -> None:
+async def test_project_init(api: Api) -> None:
     (Path(api.server.directory.project()) / "code.py").write_text("")
     assert await api.expect_ok("needs_init") == {"needs_init": True}
     assert "AGENTS.md" in (await api.expect_ok("init_prompt"))["prompt"]
@@ -191,7 +191,7 @@ async def test_processes(api: Api) -> None:
     assert await api.expect_ok("list_jobs") == []
     for name in ("job_output", "kill_job"):
         await api.expect_error(404, name, job_id="nothing")
-        api.done.add(name)  # tests/e2e/test_tools_jobs.py: jobs are begun by the bash tool
+        api.done.add(name)  # tests/e2e/test_tools_jobs.py: the bash tool starts jobs
     for name in ("list_jobs", "get_sandbox"):
         await api.expect_unknown_workspace(name)
 
@@ -215,7 +215,7 @@ async def test_files(api: Api) -> None:
 
 
 @covers("list_skills", "read_skill", "list_commands", "expand_command", "list_agents")
-async def test_what_people_bring_along(api: Api) -> None:
+async def test_extensions(api: Api) -> None:
     project = Path(api.server.directory.project())
     (project / ".agents/skills/tidy").mkdir(parents=True)
     (project / ".agents/skills/tidy/SKILL.md").write_text("---\nname: tidy\ndescription: tidies\n---\nTidy up.\n")
@@ -239,7 +239,7 @@ async def test_what_people_bring_along(api: Api) -> None:
 
 @covers("list_lsps", "start_lsps", "stop_lsps", "restart_lsps", "lsp_log")
 async def test_language_servers(api: Api) -> None:
-    """One that is set up and was never started. Those that run are in tests/extensions/lsp."""
+    """A server that is configured and never started. Running servers: tests/extensions/lsp."""
     await api.expect_ok("config_set", {"key": "lsp.mine", "value": {"command": "no-such-server", "filetypes": ["xyz"]}})
     assert "mine" in await api.expect_ok("list_lsps")
     await api.expect_ok("start_lsps", {"path": "a.txt"})
@@ -253,8 +253,8 @@ async def test_language_servers(api: Api) -> None:
         await api.expect_unknown_workspace(name)
 
 
-async def connected(api: Api, stream: RawStream, **counts: int) -> None:
-    """Until the small server is connected and offers so much."""
+async def wait_until_connected(api: Api, stream: RawStream, **counts: int) -> None:
+    """Wait until the small server is connected and offers this many items."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             state = (await api.expect_ok("mcp_states")).get("small", {})
@@ -267,14 +267,14 @@ async def connected(api: Api, stream: RawStream, **counts: int) -> None:
     "mcp_states", "mcp_prompts", "mcp_refresh_tools", "mcp_refresh_prompts", "mcp_refresh_resources", "mcp_get_prompt",
     "mcp_read_resource", "mcp_restart", "mcp_log", "mcp_lend", "mcp_docker_enable", "mcp_docker_disable",
 )  # fmt: skip
-async def test_servers_of_tools(api: Api) -> None:
+async def test_mcp_servers(api: Api) -> None:
     place = api.server.directory.root
     small = {"command": sys.executable, "args": ["-S", str(SMALL), str(place)], "timeout": 60}
     assert await api.expect_ok("mcp_states", id="nowhere") == {}
     await api.expect_ok("mcp_lend", {"client_id": api.client.client_id, "servers": {"small": small}})
     await api.expect_error(409, "mcp_lend", {"client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d", "servers": {}})
     stream = await RawStream.open(api.server.address, f"/v1/workspaces/{api.workspace}/events?since=0")
-    await connected(api, stream, tool=1, prompt=1, resource=1)
+    await wait_until_connected(api, stream, tool=1, prompt=1, resource=1)
     assert "one" in str(await api.expect_ok("mcp_prompts"))
     got = await api.expect_ok("mcp_get_prompt", {"client_id": "small", "prompt_id": "one", "args": {"word": "w"}})
     assert got == {"prompt": "one {'word': 'w'}"}
@@ -284,7 +284,7 @@ async def test_servers_of_tools(api: Api) -> None:
     (place / "grow").write_text("")
     for what in ("tools", "prompts", "resources"):
         await api.expect_ok(f"mcp_refresh_{what}", {"name": "small"})
-        await connected(api, stream, **{what.removesuffix("s"): 2})
+        await wait_until_connected(api, stream, **{what.removesuffix("s"): 2})
         await api.expect_error(400, f"mcp_refresh_{what}", {"name": "nothing"})
     assert "small is here" in (await api.expect_ok("mcp_log", query={"name": "small"}))["text"]
     await api.expect_ok("mcp_restart", {"name": "small"})
@@ -300,8 +300,8 @@ async def test_servers_of_tools(api: Api) -> None:
         await api.expect_error(400, name, body)
     await api.expect_error(400, "mcp_log", query={"name": "nothing"})
     await api.expect_error(400, "mcp_docker_enable")
-    api.done.add("mcp_docker_enable")  # It is not built.
+    api.done.add("mcp_docker_enable")  # The page is not built.
     await api.expect_ok("mcp_docker_disable")
     await api.expect_unknown_workspace("mcp_docker_disable")
     await api.expect_unknown_workspace("mcp_prompts")
-    api.refused.add("mcp_states")  # It refuses nobody: stock clients ask before they know a workspace.
+    api.refused.add("mcp_states")  # It is never refused: stock clients call it before they know a workspace.

@@ -1,5 +1,6 @@
-"""Deny rules that are written wrongly: each is in force all the same, or is reported and fails safe. Real server,
-real shell; every command is sent under yolo.
+"""Invalid deny rules: each either applies or is reported and fails safe.
+
+Real server, real shell; every command runs under yolo.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ EFFECTIVE = (
     "*",
     "*:execute",
 )
-"""Spellings that are understood."""
+"""Accepted spellings."""
 
 UNREADABLE = (
     '"bahs(touch *)"',
@@ -87,7 +88,7 @@ UNREADABLE = (
     '["bash(touch *)"]',
     '{ tool = "bash" }',
 )
-"""Items of the list that cannot be read, as TOML."""
+"""Items of the list that cannot be parsed, as TOML."""
 
 FILES = (
     'permissions.deny = "bash(touch *)"',
@@ -105,7 +106,7 @@ FILES = (
     "[permissions]\ndeny = [bash(touch *)]",
     "[permissions\ndeny = ['bash(touch *)']",
 )
-"""Whole files: wrong types, keys that do not exist, no TOML at all."""
+"""Whole files: wrong types, unknown keys, invalid TOML."""
 
 JSON_FILES = (
     '{"permissions": {"deny": ["bahs(touch *)"]}}',
@@ -145,7 +146,7 @@ class Attempt:
         return [result.content for message in messages for result in message.tool_results][-1]
 
     async def touch(self) -> tuple[bool, str]:
-        """Whether the command has run, and its result."""
+        """Return whether the command ran, and its result."""
         made = self.project / "made"
         made.unlink(missing_ok=True)
         result = await self.result(await self.send("bash", {"command": "touch made"}))
@@ -192,14 +193,14 @@ async def test_a_deny_rule_that_cannot_be_read_is_reported_and_fails_safe() -> N
             assert problems, text
             assert any(problem in result for problem in problems), text
             assert str(attempt.project / name) in problems[0], text
-        # The server works on, and reading is not asked for.
+        # The server keeps working, and reading needs no approval.
         assert "made" not in await attempt.result(await attempt.send("ls", {"path": "."}))
         attempt.write("")
         assert (await attempt.touch())[0]
         assert await attempt.problems() == ()
 
 
-async def test_in_interactive_use_a_person_is_asked_also_under_yolo() -> None:
+async def test_interactive_use_requires_approval_even_under_yolo() -> None:
     async with attempts() as attempt:
         attempt.write("permissions.deny = ['bahs(touch *)']\npermissions.allow = ['bash']")
         for action, is_made in (("allow_session", True), ("allow", True), ("deny", False)):
@@ -227,7 +228,7 @@ async def test_rules_hold_for_tools_that_request_no_permission_themselves(tool: 
         assert f"The rule {tool} forbids it" in await attempt.result(await attempt.send(tool, {}))
 
 
-async def test_a_deny_rule_for_reading_leaves_the_conversation_alone() -> None:
+async def test_deny_rule_for_reading_does_not_affect_conversation() -> None:
     async with attempts() as attempt:
         attempt.write("permissions.deny = ['Read(**)']")
         assert "forbids it" in await attempt.result(await attempt.send("view", {"file_path": "holdfast.toml"}))

@@ -1,4 +1,4 @@
-"""Sessions over the wire: what a change changes, prompts in their order, files under one name."""
+"""Sessions over the wire: effect of a change, order of prompts, names of files."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ async def test_a_change_without_a_title_leaves_it() -> None:
 
 
 async def test_prompts_of_all_sessions_are_newest_first() -> None:
-    """Not session by session: one that was used last may hold the oldest prompt."""
+    """Not session by session: the most recently used session may contain the oldest prompt."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         sessions = [await client.create_session(workspace) for _ in range(2)]
@@ -42,8 +42,8 @@ async def test_prompts_of_all_sessions_are_newest_first() -> None:
         assert [message.id for message in found] == ["m3", "m2", "m1", "m0"]
 
 
-async def test_a_file_that_was_read_has_one_name() -> None:
-    """The one by which tools look for it: however a client spells it, what it has shown may be changed."""
+async def test_read_file_has_one_name() -> None:
+    """The name that tools look up: whatever spelling a client uses, a file it has shown may be changed."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         project = directory.project()
@@ -59,7 +59,7 @@ async def test_a_file_that_was_read_has_one_name() -> None:
 
 
 @pytest.mark.parametrize(("session", "path"), [("nobody", "a.txt"), ("", "a.txt"), (None, ""), (None, "a\0b")])
-async def test_a_mark_that_makes_no_sense_is_refused(session: str | None, path: str) -> None:
+async def test_invalid_read_mark_is_refused(session: str | None, path: str) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         known = (await client.create_session(workspace)).id
@@ -70,7 +70,7 @@ async def test_a_mark_that_makes_no_sense_is_refused(session: str | None, path: 
 
 
 async def test_a_busy_session_is_deleted_while_prompts_arrive() -> None:
-    """It accepts no prompts from the moment of the deletion on: it would wait for them."""
+    """It accepts no prompts after the deletion begins, or the deletion would have to wait for them."""
     model = FeedModel()
     async with server_directory() as here, in_process_server(here, model) as server:
         client, workspace = await server.open_workspace()
@@ -95,8 +95,8 @@ async def test_a_busy_session_is_deleted_while_prompts_arrive() -> None:
         assert await client.list_sessions(workspace) == ()
 
 
-async def test_a_state_is_looked_for_among_all_runs() -> None:
-    """The run that is active may be older than many that have ended."""
+async def test_run_state_filter_covers_all_runs() -> None:
+    """The active run may be older than many ended ones."""
     model = FeedModel()
     async with server_directory() as here, in_process_server(here, model) as server:
         client, workspace = await server.open_workspace()

@@ -1,4 +1,4 @@
-"""A file of settings that somebody edits: whoever looks at a screen is told, though nobody asked for anything."""
+"""Edited configuration files: attached clients are notified without any request."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def _edit(project: str, text: str) -> None:
     Path(project, "holdfast.toml").write_text(text)
 
 
-async def test_an_edit_is_told_to_those_who_are_attached() -> None:
+async def test_edit_is_published_to_attached_clients() -> None:
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
         client, workspace = await server.open_workspace()
         cursor = (await client.snapshot(workspace)).cursor
@@ -23,7 +23,7 @@ async def test_an_edit_is_told_to_those_who_are_attached() -> None:
         assert handle.services.configuration.settings.permissions.deny == ("bash",)
 
 
-async def test_nobody_looks_where_no_workspace_is_open() -> None:
+async def test_no_polling_without_open_workspace() -> None:
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
         await server.client()
         assert "check" not in server.manager._timers

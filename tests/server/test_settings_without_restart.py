@@ -1,4 +1,4 @@
-"""Settings that are changed while a workspace is open: the next run goes by them."""
+"""Settings changed while a workspace is open apply to the next run."""
 
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -6,12 +6,12 @@ from server.helpers import in_process_server, read_until, run_ended, send_prompt
 
 
 def _busy(request: ModelRequest) -> Step:
-    """Looks around three times, then is done."""
+    """Call a tool in three steps, then finish."""
     steps = sum(message.role == "tool" for message in request.messages)
     return Step((Call("ls", '{"path": "."}'),)) if steps < 3 else Step((Say("done"),))
 
 
-async def test_a_limit_counts_from_the_next_run_on() -> None:
+async def test_limit_applies_from_next_run() -> None:
     async with server_directory() as directory, in_process_server(directory, ScriptedModel(_busy)) as server:
         client, workspace = await server.open_workspace()
         ends = []
@@ -26,7 +26,7 @@ async def test_a_limit_counts_from_the_next_run_on() -> None:
         assert ends == ["completed", "failed", "completed"]
 
 
-async def test_the_patience_of_asks_is_the_one_that_is_set() -> None:
+async def test_approval_timeout_follows_setting() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         asks = server.manager.handle(workspace).workspace.approvals

@@ -1,4 +1,6 @@
-"""Sizes and pages of the server: each constant that selects a branch, lowered to 1, to 0, or to the very bound."""
+"""Sizes and page limits of the server: each constant that selects a branch, lowered to 1, to 0, or to the exact
+bound.
+"""
 
 import contextlib
 import os
@@ -39,7 +41,7 @@ from server.helpers import (
 
 
 async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int]:
-    """The log, page after page, and how many pages there were."""
+    """Return the log, page after page, and the number of pages."""
     found: list[dict[str, Any]] = []
     after, count = 0, 0
     while True:
@@ -52,7 +54,7 @@ async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int
         after = page["next"]
 
 
-async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_pages_of_any_size_join_to_whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
         sessions = [await opened.approvals.session() for _ in range(2)]
         ended = [await opened.approvals.call_tools(session) for session in (*sessions, *sessions)]
@@ -75,7 +77,7 @@ async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: p
         assert "from 1 to 2" in await opened.expect_error(400, "read_log", query={"limit": 3})
 
 
-async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_pages_join_to_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
@@ -95,7 +97,7 @@ async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(await client.list_runs(workspace, limit=4, state="ended")) == 2
 
 
-async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undo_reads_bounded_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
         for number in range(2):
             session = await opened.approvals.session()
@@ -112,7 +114,7 @@ async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("most", [1, 22])
-async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_at_exact_limit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "_MOST_BYTES", most)
     async with server_directory() as directory, in_process_server(directory) as server:
         statuses = {}
@@ -129,8 +131,8 @@ async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("most", [0, 1])
-async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading pauses while a body waits to be taken, and goes on when it was."""
+async def test_body_is_read_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading pauses while a body waits for its handler, and then resumes."""
     monkeypatch.setattr(connection, "_MAX_UNREAD_BODY", most)
     async with server_directory() as directory, in_process_server(directory) as server:
         body = b'{"command":"shutdown"}' + b" " * 200_000
@@ -143,7 +145,7 @@ async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pyt
         writer.close()
 
 
-async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_head_at_exact_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         line = "X-Filler: "
         size = len("/v1/healthHostx") + len("X-Filler")
@@ -157,7 +159,7 @@ async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.close()
 
 
-async def test_a_file_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_at_exact_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST_FILE", 3)
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -182,8 +184,8 @@ def delta(index: int, text: str = "x") -> Frame:
 
 
 @pytest.mark.parametrize(("few", "kept"), [(0, 0), (0, 1), (1, 1), (4, 8)])
-def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the text, merged where there is more than a few; and the same bytes whoever asks, in any order."""
+def test_frame_bytes_do_not_depend_on_cache(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole text, merged where there are more than a few frames; the same bytes for every reader, in any order."""
     monkeypatch.setattr(frame_cache, "_FEW", few)
     monkeypatch.setattr(frame_cache, "_KEPT", kept)
     cache = frame_cache.FrameCache()
@@ -196,7 +198,7 @@ def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pyte
     assert len(cache._made) <= kept
 
 
-def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
+def test_frames_with_gap_are_joined_for_one_reader_only() -> None:
     cache = frame_cache.FrameCache()
     whole = [delta(number) for number in range(1, 8)]
     with_hole = [*whole[:3], *whole[4:]]
@@ -211,8 +213,8 @@ def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
 # Connections
 
 
-class Line:
-    """A connection as the limits know it."""
+class FakeConnection:
+    """A connection with the attributes that the limits read."""
 
     def __init__(self, *, local: bool = True, unasked: bool = True, incomplete: bool = False) -> None:
         self.is_local = local
@@ -221,13 +223,13 @@ class Line:
 
 
 @pytest.mark.parametrize(("descriptors", "local", "tcp"), [(0, 0, 0), (2, 1, 0), (4, 2, 1), (8, 4, 2)])
-def test_how_many_connections_there_may_be(
+def test_connection_limits_by_descriptors(
     descriptors: int, local: int, tcp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
     for is_local, most in ((True, local), (False, tcp)):
-        known: ConnectionLimits[Line] = ConnectionLimits()
-        lines = [Line(local=is_local) for _ in range(most + 2)]
+        known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+        lines = [FakeConnection(local=is_local) for _ in range(most + 2)]
         closed = [known.add(line) for line in lines]
         assert closed == [None] * most + (lines[:2] if most else lines)
         assert len(list(known)) == most
@@ -235,50 +237,50 @@ def test_how_many_connections_there_may_be(
 
 
 @pytest.mark.parametrize(("descriptors", "streams"), [(0, 0), (2, 0), (4, 1), (16, 7), (32, 14), (64, 28)])
-def test_how_many_of_them_may_be_streams(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_limits_by_descriptors(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
-    known: ConnectionLimits[Line] = ConnectionLimits()
-    held = [known.hold(Line()) for _ in range(streams + 1)]
+    known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+    held = [known.hold(FakeConnection()) for _ in range(streams + 1)]
     for one in held[:-1]:
         one.__enter__()
     with pytest.raises(TooManyStreams):
         held[-1].__enter__()
     if streams:
         held[0].__exit__(None, None, None)
-        held.append(known.hold(Line()))
+        held.append(known.hold(FakeConnection()))
         held[-1].__enter__()
         with pytest.raises(TooManyStreams):
-            known.hold(Line()).__enter__()
+            known.hold(FakeConnection()).__enter__()
 
 
-def test_which_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one on which nothing has come for the longest time, of those without a whole request; else the new one."""
+def test_connection_chosen_for_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among those without a complete request the one that has been idle longest; otherwise the new one."""
     monkeypatch.setattr(connection, "_descriptors", lambda: 6)
     for first, second, expected in (
-        (Line(), Line(), 0),
-        (Line(unasked=False), Line(), 1),
-        (Line(unasked=False), Line(unasked=False, incomplete=True), 1),
-        (Line(unasked=False), Line(unasked=False), 3),
+        (FakeConnection(), FakeConnection(), 0),
+        (FakeConnection(unasked=False), FakeConnection(), 1),
+        (FakeConnection(unasked=False), FakeConnection(unasked=False, incomplete=True), 1),
+        (FakeConnection(unasked=False), FakeConnection(unasked=False), 3),
     ):
-        known: ConnectionLimits[Line] = ConnectionLimits()
-        lines = [first, second, Line(unasked=False), Line(unasked=False)]
+        known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+        lines = [first, second, FakeConnection(unasked=False), FakeConnection(unasked=False)]
         assert [known.add(line) for line in lines] == [None, None, None, lines[expected]]
     known = ConnectionLimits()
-    lines = [Line() for _ in range(4)]
+    lines = [FakeConnection() for _ in range(4)]
     for line in lines[:3]:
         known.add(line)
     known.touch(lines[0])
-    known.touch(Line())
+    known.touch(FakeConnection())
     assert known.add(lines[3]) is lines[1], "who was heard of stays"
     known.remove(lines[1])
     known.remove(lines[2])
     assert list(known) == [lines[0], lines[3]]
 
 
-# What is remembered
+# Bounded caches
 
 
-def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_with_capacity_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_auth, "MOST_CODES", 1)
     monkeypatch.setattr(web_auth, "MOST_PAGES", 1)
     door = web_auth.mint(web_auth.mint(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
@@ -303,7 +305,7 @@ def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) 
     assert list(total.values.values()) == [6.0], "of a session that is not remembered only what comes later counts"
 
 
-def test_descriptors_are_counted_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_limit_follows_system_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     infinity = connection.resource.RLIM_INFINITY  # type: ignore[attr-defined]
     for allowed, expected in ((100, 100), (65_536, 65_536), (70_000, 65_536), (infinity, 65_536)):
         monkeypatch.setattr("resource.getrlimit", lambda _, allowed=allowed: (allowed, allowed))

@@ -1,4 +1,4 @@
-"""The page of the routes, what was done in a workspace, and the routes whose rooms are not there yet."""
+"""The page of the routes, usage statistics of a workspace, and routes without an implementation."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ from server.helpers import (
 )
 
 
-async def test_the_page_of_the_routes_asks_nobody_for_anything() -> None:
+async def test_route_page_loads_no_external_resource() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         answer = await exchange(server.address, raw_request("/v1/docs/"))
     text = answer.body.decode()
@@ -43,16 +43,16 @@ async def test_the_page_of_the_routes_asks_nobody_for_anything() -> None:
 _FAILS, _ANSWERS = Step((Say("so "), Fail("no"))), Step((Say("yes"),))
 
 
-class Moody(EchoModel):
-    """Fails when it is told to."""
+class FailingModel(EchoModel):
+    """Model that fails on request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = ScriptedModel(lambda request: _FAILS if text_of(request.messages[-1]) == "fail" else _ANSWERS)
 
 
-async def test_what_was_done_is_counted() -> None:
-    async with server_directory() as directory, in_process_server(directory, Moody()) as server:
+async def test_statistics_count_usage() -> None:
+    async with server_directory() as directory, in_process_server(directory, FailingModel()) as server:
         client, workspace = await server.open_workspace()
         assert (await client.stats(workspace)).runs == {}
         for number, text in enumerate(["one", "two", "fail"]):
@@ -72,7 +72,7 @@ async def test_what_was_done_is_counted() -> None:
     assert sum(map(sum, found.week)) == 3
 
 
-async def test_days_and_hours_are_those_of_the_reader() -> None:
+async def test_days_and_hours_use_time_zone_of_reader() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -100,7 +100,7 @@ EMPTY = [
 ]
 
 
-async def test_routes_without_a_room_say_so() -> None:
+async def test_unimplemented_routes_return_documented_response() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         for method, path, body, status in EMPTY:
@@ -113,7 +113,7 @@ async def test_routes_without_a_room_say_so() -> None:
             assert "message" in unknown.json
 
 
-async def test_settings_that_cannot_be_read_are_answered_as_documented() -> None:
+async def test_unreadable_settings_return_documented_response() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         (directory.data / "config.json").write_text("{")

@@ -1,4 +1,4 @@
-"""The resumable form: cut anywhere, resumed, concatenated, it is the log. Heartbeats, gaps, snapshots."""
+"""The resumable stream: interrupted anywhere and resumed, it equals the log. Heartbeats, gaps, snapshots."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ async def log_of(server: Server, workspace: WorkspaceId) -> list[tuple[int, byte
 
 
 async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:
-    """R6: by the parameter and by the header, from each number on."""
+    """R6: by the parameter and by the header, from each number."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await filled(server)
         log = await log_of(server, workspace)
@@ -62,7 +62,7 @@ async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:
 
 
 async def test_a_stream_cut_at_random_bytes_and_resumed_is_the_log() -> None:
-    """R6: what came whole counts; the rest comes again."""
+    """R6: complete events count; the rest is sent again."""
     chance = random.Random(4)
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await filled(server, 12)
@@ -83,7 +83,7 @@ async def test_a_stream_cut_at_random_bytes_and_resumed_is_the_log() -> None:
             assert got == log
 
 
-async def test_a_cursor_that_is_not_held_gets_one_gap_and_then_what_comes() -> None:
+async def test_r6_cursor_no_longer_held_gets_one_gap_then_live_events() -> None:
     """R6."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await filled(server, 1)
@@ -99,8 +99,8 @@ async def test_a_cursor_that_is_not_held_gets_one_gap_and_then_what_comes() -> N
         raw.close()
 
 
-async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
-    """R6: taken in the middle of an answer, with the text streamed so far."""
+async def test_r6_snapshot_and_following_events_are_complete() -> None:
+    """R6: taken during a response, with the text streamed so far."""
     model = FeedModel()
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -129,8 +129,8 @@ async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
         assert (again.cursor, [text_of(item) for item in again.messages]) == (log[-1][0], ["go", "one two three"])
 
 
-async def test_c46_who_comes_late_learns_every_end() -> None:
-    """C-46: from the log, long after; also a reader that never read a byte and was cut."""
+async def test_c46_late_reader_receives_every_run_end() -> None:
+    """C-46: from the log, long after; including a reader that never read a byte and was disconnected."""
     async with server_directory() as directory, in_process_server(directory, EchoModel()) as server:
         client, workspace = await server.open_workspace()
         sessions = [(await client.create_session(workspace, f"s{number}")).id for number in range(4)]
@@ -165,7 +165,7 @@ async def test_heartbeats_keep_a_quiet_stream_alive(monkeypatch: pytest.MonkeyPa
         whole.close()
 
 
-async def test_a_stream_of_a_retired_client_is_refused_and_leaves_nothing() -> None:
+async def test_stream_of_retired_client_is_refused_without_trace() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         other, _ = await server.open_workspace()
@@ -180,8 +180,8 @@ async def test_a_stream_of_a_retired_client_is_refused_and_leaves_nothing() -> N
         await client.health()
 
 
-async def test_a_reader_that_leaves_is_forgotten() -> None:
-    """R11: tasks, subscriptions and claims go with it."""
+async def test_r11_disconnected_reader_is_removed() -> None:
+    """R11: its tasks, subscriptions and claims end with it."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         bus = server.manager.handle(workspace).workspace.bus

@@ -1,4 +1,4 @@
-"""A summary that somebody asks for: it is answered when it is there, and only then."""
+"""Requested summaries: the response is sent when the summary is stored, and only then."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from server.helpers import FeedModel, in_process_server, read_until, run_ended, 
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_summary_that_was_cancelled_is_none(is_cancelled: bool) -> None:
+async def test_cancelled_summary_is_not_a_summary(is_cancelled: bool) -> None:
     async with server_directory() as directory:
         model = FeedModel()
         async with in_process_server(directory, model) as server:

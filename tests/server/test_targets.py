@@ -1,11 +1,11 @@
-"""A request over TCP names one host that is served, in its Host header and in its target alike."""
+"""A request over TCP names one served host, in its Host header and in its target alike."""
 
 import pytest
 
 from holdfast.lock_owner import directory_id
 from server.helpers import exchange, in_process_server, raw_request, server_directory
 
-# The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.
+# Target, header lines before the token, and status. HERE and PAGE are the names of the ports.
 CASES: list[tuple[str, tuple[str, ...], int]] = [
     ("/v1/health", ("Host: HERE",), 200),
     ("http://HERE/v1/health", ("Host: HERE",), 200),
@@ -49,8 +49,8 @@ async def test_hosts_of_requests(port: str) -> None:
     assert not wrong
 
 
-async def test_the_unix_socket_takes_targets_of_any_host() -> None:
-    """Clients of other makers send absolute targets there. No browser can reach it."""
+async def test_unix_socket_accepts_targets_of_any_host() -> None:
+    """Third-party clients send absolute targets there. No browser can reach it."""
     async with server_directory() as directory, in_process_server(directory) as server:
         request = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
         assert (await exchange(server.address, request)).status == 200

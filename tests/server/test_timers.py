@@ -1,6 +1,6 @@
-"""Timers of the server from each of their initial states, on a clock that the test moves: too early, and due.
+"""Timers of the server from each initial state, on a clock moved by the test: too early, and due.
 
-The durations are those of a server that nobody has told otherwise.
+The durations are the defaults.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ async def attached(server: Server, workspace: str, client: str, since: str = "si
     return await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?{since}client_id={client}")
 
 
-async def gone(server: Server) -> None:
+async def wait_until_closed(server: Server) -> None:
     await until(lambda: not server.manager.handles)
 
 
-async def test_a_workspace_that_nobody_attaches_to() -> None:
-    """From its creation; another create of the same client gives it the whole time again, one of another does not."""
+async def test_workspace_without_attached_client() -> None:
+    """From its creation; a second create by the same client restarts the period, one by another client does not."""
     async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
         client, _ = await server.open_workspace()
@@ -60,12 +60,12 @@ async def test_a_workspace_that_nobody_attaches_to() -> None:
         await clock.forward(CREATE - 1, server.address)
         assert len(server.manager.handles) == 1
         await clock.forward(2)
-        await gone(server)
+        await wait_until_closed(server)
 
 
 @pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
 async def test_a_workspace_whose_last_stream_has_ended(form: str) -> None:
-    """A stream has no limit; after the last one a shorter time begins than after a create."""
+    """A stream has no limit; the period after the last stream is shorter than after a create."""
     async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -87,7 +87,7 @@ async def test_a_workspace_whose_last_stream_has_ended(form: str) -> None:
         await clock.forward(DETACH - 1, server.address)
         assert len(server.manager.handles) == 1
         await clock.forward(2)
-        await gone(server)
+        await wait_until_closed(server)
 
 
 def _streams(server: Server, workspace: WorkspaceId, client: str) -> int:
@@ -96,7 +96,7 @@ def _streams(server: Server, workspace: WorkspaceId, client: str) -> int:
 
 
 @pytest.mark.parametrize("before", ["nobody ever came", "a workspace was closed", "a create was refused"])
-async def test_a_server_that_a_client_started_and_nobody_uses(before: str) -> None:
+async def test_unused_server_started_by_client(before: str) -> None:
     async with server_directory() as directory, in_process_server(directory, leaves_when_idle=True) as server:
         clock = Clock()
         assert server.over is not None
@@ -105,7 +105,7 @@ async def test_a_server_that_a_client_started_and_nobody_uses(before: str) -> No
             client, workspace = await server.open_workspace()
             await clock.forward(CREATE - 1, server.address)
             await client.leave_workspace(workspace)
-            await gone(server)
+            await wait_until_closed(server)
         elif before == "a create was refused":
             await clock.forward(LINGER - 1, server.address)
             client = await server.client()
@@ -120,7 +120,7 @@ async def test_a_server_that_a_client_started_and_nobody_uses(before: str) -> No
         await asyncio.wait_for(asyncio.shield(server.over), 20)
 
 
-async def test_a_server_that_somebody_started_by_hand_stays() -> None:
+async def test_server_started_by_hand_stays() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
         await clock.forward(10 * LINGER, server.address)
@@ -129,8 +129,8 @@ async def test_a_server_that_somebody_started_by_hand_stays() -> None:
 
 
 @pytest.mark.parametrize("reader", ["never came", "came and left", "is there"])
-async def test_an_approval_that_nobody_answers(reader: str) -> None:
-    """It waits for a day while nobody is attached, whether or not somebody ever was, and for ever while somebody is."""
+async def test_unanswered_approval(reader: str) -> None:
+    """It waits for a day while no client is attached, whether or not one ever was, and without limit while one is."""
     async with approval_client(graces=GracePeriods(create=1e9, detach=1e9)) as here:
         clock, address = Clock(), here.server.address
         session = await here.session()
@@ -157,7 +157,7 @@ async def test_an_approval_that_nobody_answers(reader: str) -> None:
         assert (last.denied, last.withdrawn, here.ran) == (True, True, [])
 
 
-async def test_an_approval_waits_as_long_as_the_settings_say_when_it_is_requested() -> None:
+async def test_approval_timeout_is_read_when_requested() -> None:
     async with approval_client(graces=GracePeriods(create=1e9, detach=1e9)) as here:
         clock, address = Clock(), here.server.address
         await here.client.config_set(here.workspace, "options.ask_timeout", 100)
@@ -170,8 +170,8 @@ async def test_an_approval_waits_as_long_as_the_settings_say_when_it_is_requeste
 
 
 @pytest.mark.parametrize("form", ["since=0", ""], ids=["resumable", "whole"])
-async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
-    """A sign of life after so long, also while things happen that this form has no words for; none before."""
+async def test_idle_stream_gets_heartbeat(form: str) -> None:
+    """A heartbeat after the period, also while events occur that this form omits; none before."""
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -185,7 +185,7 @@ async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
             for _ in range(7):
                 await clock.forward(2, server.address)
                 if not form:
-                    await _said_to_nobody(server, workspace, session)
+                    await _publish_unknown_event(server, workspace, session)
             assert len(stream.raw) == before
             await clock.forward(2)
             while len(stream.raw) == before:
@@ -194,8 +194,8 @@ async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
         stream.close()
 
 
-async def _said_to_nobody(server: Server, workspace: str, session: SessionId) -> None:
-    """An event that stock clients do not know."""
+async def _publish_unknown_event(server: Server, workspace: str, session: SessionId) -> None:
+    """Publish an event that stock clients do not know."""
     output = ToolOutput(session, MessageId("m"), ToolCallId("c"), 0, "text")
     handle = server.manager.handle(workspace)
     handle.workspace.engine.outlet.publish_live(ToolOutputEvent(output))
@@ -203,8 +203,8 @@ async def _said_to_nobody(server: Server, workspace: str, session: SessionId) ->
 
 
 @pytest.mark.parametrize(("form", "seconds"), [("?since=0", 30.0), ("", 60.0)], ids=["resumable", "whole"])
-async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
-    """It is cut after so long, and not before; nobody else waits for it."""
+async def test_stalled_reader_timeout(form: str, seconds: float) -> None:
+    """It is disconnected after the timeout, and not before; no other reader waits for it."""
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -227,8 +227,8 @@ async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
         other.close()
 
 
-async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there() -> None:
-    """A run whose end cannot be stored would keep it for ever."""
+async def test_server_without_data_directory_exits_when_unused() -> None:
+    """A run whose end cannot be stored would keep it running forever."""
     model = FeedModel()
     async with (
         server_directory() as directory,
@@ -272,7 +272,7 @@ async def test_a_server_whose_data_directory_is_restored_stays() -> None:
         await send_prompt(client, workspace, session, "go", RunId("r1"))
 
 
-async def test_the_note_of_pages_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_saved_pages_are_written_periodically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a page enters, and while it is used at most every ten minutes."""
     monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
     now = [1_000_000.0]

@@ -1,4 +1,4 @@
-"""A server that starts where work was left: what it does before any client is there, and what it leaves alone."""
+"""A server that starts with unfinished work: its actions before any client connects."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
@@ -27,8 +27,8 @@ from server.helpers import (
 CLIENT = "6f0d1f2e-6f3a-4c1e-9d2b-0a1b2c3d4e5f"
 
 
-async def left_over(directory: ServerDirectory, provider: str) -> WorkspaceId:
-    """The workspace of a server that was stopped while r1 was at work with this provider and r2 waited."""
+async def stopped_with_unfinished_runs(directory: ServerDirectory, provider: str) -> WorkspaceId:
+    """Return the workspace of a server that was stopped while r1 was active with this provider and r2 waited."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),)), info=ModelInfo(provider, "m")))
     model.before.shut()
     async with in_process_server(directory, model) as server:
@@ -41,13 +41,13 @@ async def left_over(directory: ServerDirectory, provider: str) -> WorkspaceId:
 
 
 @pytest.mark.parametrize(("provider", "waits"), [("elsewhere", True), ("demo", False)])
-async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
+async def test_prompts_wait_for_client_without_usable_model(
     provider: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its key may have been a client's, which is never stored. The scripted tour is nobody's stand-in."""
+    """Its key may have been that of a client, which is never stored. The scripted demo model is not a substitute."""
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     async with server_directory() as directory:
-        workspace = await left_over(directory, provider)
+        workspace = await stopped_with_unfinished_runs(directory, provider)
         manager = WorkspaceManager(ServerServices(directory.data, ServiceOverrides(QUICK)))
         try:
             await manager.open_unfinished()
@@ -69,7 +69,7 @@ async def stored(manager: WorkspaceManager, workspace: WorkspaceId, run: str) ->
     return record.run
 
 
-async def test_what_is_asked_before_recovery_is_done_is_held_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_during_recovery_are_held_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, look = Gate(), SqliteLedger.unfinished_workspaces
 
     async def held(ledger: SqliteLedger) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Edges of the wire, at both ends: what is left when something breaks, and which of two things counts."""
+"""Edge cases of the wire at both ends: state after a failure, and precedence of two values."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ TIMEOUT = 20.0
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None:
+async def test_failed_request_ends_its_connection(is_begun: bool) -> None:
     async def breaks(_scope: Scope, _receive: Receive, send: Send) -> None:
         if is_begun:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -69,7 +69,7 @@ async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None
         listener.close()
 
 
-async def test_the_number_in_the_query_counts_before_that_of_the_header() -> None:
+async def test_query_cursor_precedes_header_cursor() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         for _ in range(3):
@@ -81,7 +81,7 @@ async def test_the_number_in_the_query_counts_before_that_of_the_header() -> Non
             stream.close()
 
 
-async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
+async def test_stream_for_http10_client_ends_with_connection() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await server.open_workspace()
         for form in ("?since=0", ""):
@@ -93,8 +93,8 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
             writer.transport.abort()
 
 
-async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
-    """Everybody is told at once, not when the server looks next."""
+async def test_first_request_that_detects_missing_data_directory_publishes_it() -> None:
+    """All clients are notified at once, not at the next periodic check."""
     async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=1e9)) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
@@ -111,12 +111,12 @@ async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None
 # The client
 
 
-async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
+async def test_long_response_is_read_to_its_end() -> None:
     size = 3_000_000
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"x" * size))
+        await exchange.send(answer(b"x" * size))
         await exchange.until_left()
 
     async with Playing(script) as address:
@@ -133,7 +133,7 @@ async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
         pool.close()
 
 
-async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
+async def test_stream_without_response_leaves_no_connection() -> None:
     left = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -149,14 +149,14 @@ async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
         pool.close()
 
 
-async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
-    """Summaries, commands and logins; other answers have their time."""
+async def test_requests_without_time_limit_are_awaited() -> None:
+    """Summaries, commands and logins; other responses have a timeout."""
     gate = Gate()
 
     async def script(exchange: Exchange) -> None:
         while (request := await exchange.asked()) is not None:
             await gate()
-            await exchange.say(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
+            await exchange.send(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
 
     workspace, session = WorkspaceId("w"), SessionId("s")
     async with Playing(script) as address, Client(address) as client:
@@ -177,21 +177,21 @@ async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_done"), [(200, True), (299, True), (300, False), (404, False)])
-async def test_which_statuses_are_a_yes(status: int, is_done: bool) -> None:
+async def test_success_statuses(status: int, is_done: bool) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"", status))
+        await exchange.send(answer(b"", status))
 
     async with Playing(script) as address, Client(address) as client:
         with nullcontext() if is_done else pytest.raises(ServerProblem, match=str(status)):
             await client.health()
 
 
-async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
+async def test_socket_in_directory_of_others_is_not_used() -> None:
     async def script(exchange: Exchange) -> None:
         while await exchange.asked() is not None:
             known = {"version": "1", "protocol": PROTOCOL, "pid": os.getpid(), "data_id": directory_id(data)}
-            await exchange.say(answer(json.dumps(known).encode()))
+            await exchange.send(answer(json.dumps(known).encode()))
 
     with short_directory() as root:
         data = str(root / "data")
@@ -209,7 +209,7 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
                     thin.close()
 
 
-def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_connection_is_reopened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, opened = [None, SyncClient(Address())], []
     monkeypatch.setattr(server_launcher, "_connect", lambda _: found.pop(0))
     directory = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
@@ -217,9 +217,7 @@ def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.Mon
     assert opened == [True]
 
 
-def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_started_while_waiting_for_lock_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thin = SyncClient(Address())
     found = [None, thin]
     monkeypatch.setattr(server_launcher, "find", lambda *_: found.pop(0))
@@ -237,7 +235,7 @@ def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
         ("not a version", PROTOCOL, "1-2", False),
     ],
 )
-def test_which_servers_are_asked_to_give_way(
+def test_outdated_servers_are_replaced(
     version: str, protocol: int, data_id: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -253,14 +251,14 @@ def test_which_servers_are_asked_to_give_way(
     assert asked == [7] * is_asked
 
 
-async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[tuple[str, Any]] = []
 
     def named(name: str) -> Playing:
         async def script(exchange: Exchange) -> None:
             while (request := await exchange.asked()) is not None:
                 entered.append((name, json.loads(request.body or b"{}").get("env")))
-                await exchange.say(answer(b'{"id":"w","path":"/p"}'))
+                await exchange.send(answer(b'{"id":"w","path":"/p"}'))
 
         return Playing(script)
 
@@ -281,10 +279,10 @@ async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytes
             )
 
 
-async def test_a_stream_that_begins_with_a_refusal_is_none() -> None:
+async def test_refused_stream_raises() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head(401))
+        await exchange.send(stream_head(401))
 
     async with Playing(script) as address, Client(address) as client:
         stream = client.events(WorkspaceId("w"), since=0)

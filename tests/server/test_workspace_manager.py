@@ -1,4 +1,4 @@
-"""Presence over the wire: coming, going, coming back, and the server that leaves when nobody is left."""
+"""Presence over the wire: attach, detach, return, and the server that exits when unused."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from server.helpers import (
 )
 
 _SHORT = GracePeriods(create=60.0, detach=0.02, linger=0.02)
-"""Whoever has come has time to do something; whoever has gone is soon forgotten."""
+"""Connected clients have enough time to act; departed clients are removed quickly."""
 
 
 def streams(server: Server) -> int:
@@ -35,8 +35,8 @@ def streams(server: Server) -> int:
     return sum(claim.streams for claim in claims)
 
 
-async def test_a_workspace_closes_when_nobody_comes() -> None:
-    """Created and never attached to: the hold of the create is all it has."""
+async def test_unattached_workspace_closes() -> None:
+    """Created and never attached to: only the hold of the create keeps it."""
     async with (
         server_directory() as directory,
         in_process_server(directory, graces=GracePeriods(create=0.02)) as server,
@@ -45,7 +45,7 @@ async def test_a_workspace_closes_when_nobody_comes() -> None:
         await until(lambda: not server.manager.handles)
 
 
-async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
+async def test_reopened_workspace_keeps_id_and_numbers() -> None:
     async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -66,7 +66,7 @@ async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
         raw.close()
 
 
-async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
+async def test_stream_keeps_workspace_open_until_its_end() -> None:
     async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
         client, workspace = await server.open_workspace()
         path = f"/v1/workspaces/{workspace}/events?since=0&client_id={client.client_id}"
@@ -85,7 +85,7 @@ async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
 
 
 async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
-    """C-39: runs outlive everybody's leaving."""
+    """C-39: runs outlive their clients."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
     async with (
@@ -122,7 +122,7 @@ async def test_a_retired_client_is_refused_for_good() -> None:
         await stays.get_workspace(workspace)
 
 
-async def test_two_creates_at_the_same_moment_share_the_workspace_and_the_first_one_s_flags() -> None:
+async def test_concurrent_creates_share_workspace_with_first_flags() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         clients = [await server.client() for _ in range(10)]
         found = await asyncio.gather(
@@ -138,7 +138,7 @@ async def test_two_creates_at_the_same_moment_share_the_workspace_and_the_first_
         assert (await clients[0].create_workspace(str(directory.root / "link"))).id == found[0].id
 
 
-async def test_a_relative_path_counts_from_where_its_user_stood() -> None:
+async def test_relative_path_is_resolved_against_client_directory() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
         directory.project("sub")
@@ -149,8 +149,8 @@ async def test_a_relative_path_counts_from_where_its_user_stood() -> None:
         assert caught.value.status == 400
 
 
-async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() -> None:
-    """The same id, the numbers go on, and nobody is left with a closed one."""
+async def test_create_during_close_waits_and_reopens() -> None:
+    """With the same id and continued numbers, and no client keeps a closed workspace."""
     async with (
         server_directory() as directory,
         in_process_server(directory, graces=GracePeriods(create=1000)) as server,
@@ -170,8 +170,8 @@ async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() ->
         await collect_run_ends(client, workspace, [f"r{number}" for number in range(10)])
 
 
-async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise nobody would take it up before the next start."""
+async def test_work_during_close_reopens_workspace_over_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the work would wait until the next start."""
     async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
         client, workspace = await server.open_workspace()
         manager, gate = server.manager, Gate()
@@ -191,10 +191,10 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
         assert not manager.handles
 
 
-async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_again(
+async def test_workspace_can_be_reopened_after_failed_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A disk may be full just then. Later prompts in that directory must not pay for it."""
+    """A disk may be full at that moment. Later prompts in that directory must not be affected."""
     async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -211,8 +211,8 @@ async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_aga
         await collect_run_ends(client, workspace, ["r1"])
 
 
-async def test_a_server_ends_its_workspaces_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes its whole time to end takes it once, also if that was in vain."""
+async def test_server_closes_each_workspace_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close that uses its whole timeout uses it once, even if it fails."""
     closed: list[str] = []
 
     async def refused(workspace: Workspace) -> None:
@@ -225,7 +225,7 @@ async def test_a_server_ends_its_workspaces_once(monkeypatch: pytest.MonkeyPatch
     assert closed == [workspace]
 
 
-async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> None:
+async def test_server_started_by_client_exits_when_unused() -> None:
     async with (
         server_directory() as directory,
         in_process_server(directory, graces=_SHORT, leaves_when_idle=True) as server,
@@ -254,8 +254,8 @@ async def test_a_run_keeps_a_server_that_a_client_started() -> None:
         await asyncio.wait_for(asyncio.shield(server.over), 10)
 
 
-async def test_a_leaving_server_takes_nobody_in() -> None:
-    """503, so that clients start a new one."""
+async def test_exiting_server_refuses_clients() -> None:
+    """503, so that clients start a new server."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, _ = await server.open_workspace()
         leave, server.manager.stopping = server.manager.stopping.set, asyncio.Event()
@@ -266,8 +266,8 @@ async def test_a_leaving_server_takes_nobody_in() -> None:
         leave()
 
 
-async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
-    """A stock client's shutdown is always refused; ours waits for no one only when forced."""
+async def test_stop_is_accepted_and_stock_shutdown_refused() -> None:
+    """A shutdown by a stock client is always refused; ours skips waiting only when forced."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:
@@ -287,8 +287,8 @@ async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
         await asyncio.wait_for(asyncio.shield(server.over), 10)
 
 
-async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
-    """By an event without a number; stock clients, who have no name for it, do not get it."""
+async def test_viewers_of_session_are_published() -> None:
+    """By an event without a number; stock clients, which do not know it, do not receive it."""
     async with server_directory() as directory, in_process_server(directory) as server:
         one, workspace = await server.open_workspace()
         two, _ = await server.open_workspace()

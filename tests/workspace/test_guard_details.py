@@ -32,7 +32,7 @@ class Commands:
         self.guard = guard
         self.processes = Processes(guard, spills)
 
-    async def say(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
+    async def run_text(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
         class Bound:
             def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
                 return launch, bounds
@@ -64,7 +64,7 @@ def commands(guard: Guard, tmp_path: Path) -> Commands:
 
 async def test_how_a_command_begins(commands: Commands) -> None:
     """No signal is ignored or blocked, it leads a session and a group of its own, and three descriptors are open."""
-    said, end = await commands.say(
+    said, end = await commands.run_text(
         "grep -E 'Sig(Ign|Blk)|NoNewPrivs' /proc/self/status; cut -d' ' -f1,5,6 /proc/$$/stat; echo $$;"
         " ls /proc/$$/fd; readlink /proc/$$/fd/0; pwd; yes | head -n 1; echo ${PIPESTATUS[0]}"
     )
@@ -136,18 +136,18 @@ async def test_a_tree_that_is_cut_is_killed(commands: Commands) -> None:
     # The next command is started by the same guard; the supervisor of the one before kills on its own.
     async with asyncio.timeout(20):
         while survivors(token):
-            await commands.say("true")
+            await commands.run_text("true")
 
 
 async def test_a_network_of_its_own(commands: Commands) -> None:
     """Only the loopback device, and it is up: a connection is refused, not unreachable."""
-    said, _ = await commands.say(
+    said, _ = await commands.run_text(
         "tail -n +3 /proc/net/dev | cut -d: -f1; exec 3<>/dev/tcp/127.0.0.1/9", Bounds(network=False)
     )
     assert said.split()[0] == "lo"
     assert "eth" not in said
     assert "Connection refused" in said
-    whole, _ = await commands.say("readlink /proc/self/ns/net")
+    whole, _ = await commands.run_text("readlink /proc/self/ns/net")
     assert whole.strip() == os.readlink("/proc/self/ns/net")
 
 
@@ -169,7 +169,7 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
         ("freeze", f"{base}/bound/frozen", ""),
         ("seal", f"{base}/sealed", ""),
     )
-    said, end = await commands.say(
+    said, end = await commands.run_text(
         f"cat /proc/self/mountinfo; echo; ls /dev; ls {base}/sealed; cat {base}/masked; cat {base}/read/inner; echo;"
         f"touch {base}/empty/x {base}/bound/x && echo written;"
         f"touch {base}/x {base}/sealed/x {base}/read/x {base}/bound/frozen;"
@@ -215,10 +215,10 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
 
 
 async def test_a_mount_that_is_unknown_is_an_error(commands: Commands) -> None:
-    _, end = await commands.say("true", Bounds(mounts=(("other", "/mnt", ""),)))
+    _, end = await commands.run_text("true", Bounds(mounts=(("other", "/mnt", ""),)))
     assert "unknown mount operation other" in end.error or "could not be shut in" in end.error
     # The guard goes on.
-    assert (await commands.say("echo again"))[0] == "again\n"
+    assert (await commands.run_text("echo again"))[0] == "again\n"
 
 
 async def test_what_is_in_force() -> None:
@@ -240,7 +240,7 @@ async def test_what_is_in_force() -> None:
 
 
 async def test_every_command_carries_the_mark_of_its_guard(commands: Commands) -> None:
-    marks = [(await commands.say("echo $HOLDFAST_RUN"))[0].strip() for _ in range(2)]
+    marks = [(await commands.run_text("echo $HOLDFAST_RUN"))[0].strip() for _ in range(2)]
     stems = {mark.rpartition(".")[0] for mark in marks}
     assert len(stems) == 1
     assert [int(mark.rpartition(".")[2]) for mark in marks] == [1, 2]

@@ -1,4 +1,4 @@
-"""Connections that are kept, replaced or ended, and dialogs that come one after the other, at both ends of the wire."""
+"""Connections that are reused, replaced or ended, and consecutive dialogs, at both ends of the wire."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ HEALTH = raw_request("/v1/health")
 TIMEOUT = 20.0
 
 
-async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_its_connection() -> None:
+async def test_response_in_flight_at_shutdown_is_last_on_its_connection() -> None:
     gate = Gate()
 
     async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -47,7 +47,7 @@ async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_i
         listener.close()
 
 
-async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest(
+async def test_longest_idle_connection_is_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 4)
@@ -66,8 +66,8 @@ async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest
             writer.close()
 
 
-async def test_a_form_is_not_shown_right_after_another_was_closed_also_to_who_comes_then() -> None:
-    """A key that was meant for the one must not reach the next."""
+async def test_pause_after_closed_form_applies_to_new_clients() -> None:
+    """A key press meant for the first dialog must not reach the next."""
     async with approval_client() as here:
         sessions = [await here.session() for _ in range(2)]
         for count, session in enumerate(sessions, 1):
@@ -89,15 +89,15 @@ async def test_a_form_is_not_shown_right_after_another_was_closed_also_to_who_co
 # The client
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
-    """The server may be closing it just then."""
+async def test_long_idle_connection_is_not_reused() -> None:
+    """The server may close it at the same moment."""
     connections: list[int] = []
 
     async def script(exchange: Exchange) -> None:
         connections.append(0)
         while await exchange.asked() is not None:
             connections[-1] += 1
-            await exchange.say(answer())
+            await exchange.send(answer())
 
     async with Playing(script) as address, Client(address) as client:
         clock = Clock()
@@ -110,7 +110,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
 
 
 class Response(OpenResponse):
-    """One that was answered when nobody wanted it any more."""
+    """Response that arrives after its request was abandoned."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -119,7 +119,7 @@ class Response(OpenResponse):
         self.is_closed = True
 
 
-async def test_a_connection_that_comes_after_the_stream_was_closed_is_closed_too() -> None:
+async def test_connection_established_after_stream_close_is_closed() -> None:
     response = Response()
 
     async def connect(_: int) -> OpenResponse:
@@ -132,14 +132,14 @@ async def test_a_connection_that_comes_after_the_stream_was_closed_is_closed_too
     assert response.is_closed
 
 
-async def test_requests_go_to_the_new_address_also_if_connections_are_kept() -> None:
+async def test_requests_use_new_address_despite_kept_connections() -> None:
     asked: list[str] = []
 
     def named(name: str) -> Playing:
         async def script(exchange: Exchange) -> None:
             while await exchange.asked() is not None:
                 asked.append(name)
-                await exchange.say(answer())
+                await exchange.send(answer())
 
         return Playing(script)
 
@@ -152,7 +152,7 @@ async def test_requests_go_to_the_new_address_also_if_connections_are_kept() -> 
         assert asked == ["old", "new", "new"]
 
 
-async def test_a_gap_moves_the_cursor_of_whoever_asks_where_the_stream_stands() -> None:
+async def test_gap_advances_stream_cursor() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         await client.create_session(workspace)

@@ -1,4 +1,4 @@
-"""A server whose data directory is gone: 503 with the reason, in every place where somebody may look."""
+"""A server whose data directory is gone: 503 with the reason on every route and in every report."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ async def test_a_missing_data_directory_is_reported_everywhere(caplog: pytest.Lo
         await send_prompt(client, workspace, session, "again", RunId("r1"))
 
 
-async def test_the_reason_is_named_while_the_end_of_a_run_cannot_be_stored() -> None:
+async def test_reason_is_reported_while_run_end_cannot_be_stored() -> None:
     model = FeedModel()
     async with server_directory() as here, in_process_server(here, model) as server:
         client, workspace = await server.open_workspace()
@@ -67,7 +67,7 @@ async def test_the_reason_is_named_while_the_end_of_a_run_cannot_be_stored() -> 
         model.words.put_nowait(None)
 
 
-async def test_it_is_noticed_while_nothing_is_written() -> None:
+async def test_missing_data_directory_is_detected_while_idle() -> None:
     async with server_directory() as here, in_process_server(here, graces=GracePeriods(look=0.02)) as server:
         client, workspace = await server.open_workspace()
         async with client.events(workspace, since=0) as events, asyncio.timeout(20):
@@ -78,7 +78,7 @@ async def test_it_is_noticed_while_nothing_is_written() -> None:
 
 
 @pytest.mark.parametrize(("name", "mode"), [("", 0o777), ("holdfast.db", 0o666), ("token", 0o640), ("logs", 0o777)])
-async def test_loose_modes_are_reported(name: str, mode: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_files_accessible_to_others_are_reported(name: str, mode: int, caplog: pytest.LogCaptureFixture) -> None:
     async with server_directory() as here:
         async with in_process_server(here, with_tcp=True) as server:
             (here.data / "logs").mkdir()

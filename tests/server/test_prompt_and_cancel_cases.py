@@ -42,8 +42,8 @@ def errors(items: list[StreamEvent]) -> list[StreamEvent]:
     return [item for item in items if isinstance(item.event, AgentEvent) and item.event.change.object.type == "error"]
 
 
-async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
-    """C-21, C-36: user message, `canceled` answer, no model output, whatever has begun by then."""
+async def test_c21_c36_cancel_right_after_202_is_not_lost() -> None:
+    """C-21, C-36: user message, `canceled` response, no model output, at whatever point the cancel arrives."""
     model = gated()
     model.before.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:
@@ -55,14 +55,14 @@ async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
             await send_prompt(client, workspace, session, "go", run)
             answer = await other.cancel_session(workspace, session)
             assert answer.cancelled == (RunId(run),)
-            # While it is still ending, the next one would wait behind it, and be named together with it.
+            # While the first run is still ending, the next one would wait behind it and be listed with it.
             end = (await collect_run_ends(client, workspace, [run]))[-1]
             assert (end.run_id, end.outcome, end.cancelled) == (run, "cancelled", True)
         assert await outline(client, workspace, session) == [("user", "go", "stop"), ("assistant", "", "canceled")] * 20
         assert model.open_streams == 0
 
 
-async def test_c25_prompts_that_make_no_sense_are_refused_and_nothing_is_stored() -> None:
+async def test_c25_invalid_prompts_are_refused_and_not_stored() -> None:
     """C-25: with the statuses of the table."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -89,8 +89,8 @@ async def test_c25_prompts_that_make_no_sense_are_refused_and_nothing_is_stored(
         assert caught.value.status == 409
 
 
-async def test_c25_without_a_usable_model_a_prompt_is_refused_and_the_workspace_can_be_looked_at() -> None:
-    """C-25: not initialised means that there is no usable provider."""
+async def test_c25_prompt_without_usable_model_is_refused_and_workspace_is_readable() -> None:
+    """C-25: a workspace without a usable provider is not initialised."""
     nothing = ProviderError("No provider is set up.")
     async with server_directory() as directory, in_process_server(directory, FixedModels(nothing, nothing)) as server:
         client, workspace = await server.open_workspace()
@@ -105,8 +105,8 @@ async def test_c25_without_a_usable_model_a_prompt_is_refused_and_the_workspace_
         assert (await client.get_config(workspace))["providers"] == {}
 
 
-async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
-    """C-25: refused with 409 while it closes, 404 once it is being closed for good."""
+async def test_c25_closing_workspace_refuses_prompt() -> None:
+    """C-25: refused with 409 during the close, with 404 once the workspace is removed."""
     model = gated()
     model.before.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:
@@ -120,7 +120,7 @@ async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
 
 
 async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
-    """C-31: both ways."""
+    """C-31: in both directions."""
     model = ScriptedModel([Step((Say("half"), Fail("It broke: <&> “quoted” \n next")))])
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
@@ -142,7 +142,7 @@ async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
         assert (stored.outcome, stored.error) == ("failed", told.error)
 
 
-async def test_c33_the_202_comes_before_the_run_is_released() -> None:
+async def test_c33_202_precedes_release_of_run() -> None:
     """C-33."""
     model = gated()
     model.before.shut()
@@ -157,7 +157,7 @@ async def test_c33_the_202_comes_before_the_run_is_released() -> None:
 
 
 @pytest.mark.parametrize("is_answer_awaited", [True, False])
-async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) -> None:
+async def test_c34_dropped_connection_does_not_end_run(is_answer_awaited: bool) -> None:
     """C-34: the run belongs to the workspace, not to the connection it came over."""
     model = gated()
     model.before.shut()
@@ -177,8 +177,8 @@ async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) ->
         assert [end.outcome for end in await collect_run_ends(client, workspace, ["r1"])] == ["completed"]
 
 
-async def test_c34_half_a_request_does_nothing() -> None:
-    """C-34: what was not sent whole was not asked."""
+async def test_c34_incomplete_request_has_no_effect() -> None:
+    """C-34: an incomplete request has no effect."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -193,8 +193,8 @@ async def test_c34_half_a_request_does_nothing() -> None:
         assert await client.list_runs(workspace) == ()
 
 
-async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
-    """C-35: both see the `canceled` answer, neither sees an error."""
+async def test_c35_cancel_by_another_client_is_not_an_error() -> None:
+    """C-35: both clients see the `canceled` response, neither sees an error."""
     model = gated(after=1)
     model.midway.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:
@@ -218,7 +218,7 @@ async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
         assert run.outcome == "cancelled"
 
 
-async def test_c37_an_idle_cancel_does_not_touch_the_next_prompt() -> None:
+async def test_c37_idle_cancel_does_not_affect_next_prompt() -> None:
     """C-37."""
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
@@ -233,8 +233,8 @@ async def test_c37_an_idle_cancel_does_not_touch_the_next_prompt() -> None:
         ]
 
 
-async def test_c38_a_cancel_between_the_start_and_the_first_word() -> None:
-    """C-38: the model has been asked and has not answered."""
+async def test_c38_cancel_between_start_and_first_token() -> None:
+    """C-38: the model request was sent and no response has arrived."""
     model = gated()
     model.before.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:
@@ -251,8 +251,8 @@ async def test_c38_a_cancel_between_the_start_and_the_first_word() -> None:
         assert (cancelled.outcome, cancelled.state) == ("cancelled", "ended")
 
 
-async def test_c39_a_run_survives_everybody_leaving() -> None:
-    """C-39: it keeps its workspace open; who comes back sees it finish."""
+async def test_c39_run_continues_without_clients() -> None:
+    """C-39: the run keeps its workspace open; a returning client sees it finish."""
     model = gated(after=1)
     model.midway.shut()
     graces = GracePeriods(detach=0.01)
@@ -274,8 +274,8 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
         assert end.change.object.outcome == "completed"
 
 
-async def test_c40_one_cancel_stops_the_active_run_and_the_accepted_follow_up() -> None:
-    """C-40: opening the gates afterwards starts nothing."""
+async def test_c40_cancel_stops_active_run_and_accepted_follow_up() -> None:
+    """C-40: releasing the gates afterwards starts nothing."""
     model = gated(after=1)
     model.midway.shut()
     async with server_directory() as directory, in_process_server(directory, model) as server:

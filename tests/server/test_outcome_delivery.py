@@ -1,4 +1,4 @@
-"""Who is told what, and by which way: the call's answer, or the events."""
+"""Delivery of outcomes: by the response to the call, or by events."""
 
 import pytest
 
@@ -33,9 +33,9 @@ async def refused(client: Client, workspace: WorkspaceId, session: str, text: st
     return caught.value.status
 
 
-async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
-    """C-32: 202 while the model has not said a word; a refusal is the call's alone and leaves nothing behind; failure
-    and cancellation come as events, to everybody, never as the answer of the call that was accepted.
+async def test_c32_acceptance_is_in_response_and_outcome_in_events() -> None:
+    """C-32: 202 before any model output; a refusal is only in the response to its call and stores nothing; failure
+    and cancellation are events for all clients, never the response to an accepted call.
     """
     model = GatedModel(ScriptedModel(_step))
     model.before.shut()
@@ -66,8 +66,8 @@ def _outcome(item: StreamEvent) -> tuple[str, str]:
     return item.event.change.object.outcome, item.event.change.object.error
 
 
-async def test_whoever_stops_a_run_is_named() -> None:
-    """The other screens can show who it was, whichever way it was stopped."""
+async def test_run_end_names_client_that_stopped_it() -> None:
+    """The end of a run names the client that stopped it, for every way of stopping it."""
     async with server_directory() as directory:
         model = FeedModel()
         async with in_process_server(directory, model) as server:

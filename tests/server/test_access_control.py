@@ -1,4 +1,7 @@
-"""R12: nobody comes in who should not. The socket's place, the token, and what browsers can be made to send."""
+"""R12: no unauthorised access.
+
+Permissions of the socket, the token, and requests that a browser can be made to send.
+"""
 
 import logging
 import os
@@ -20,7 +23,7 @@ from server.helpers import exchange, in_process_server, open_raw, raw_request, s
 _SECRET = "s3cr3t-c4n4ry-91"
 
 
-async def test_the_socket_and_its_directory_are_ours_alone() -> None:
+async def test_socket_and_its_directory_are_private() -> None:
     async with server_directory() as directory, in_process_server(directory):
         assert stat.S_IMODE(directory.socket.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(directory.socket.stat().st_mode) == 0o600
@@ -28,7 +31,7 @@ async def test_the_socket_and_its_directory_are_ours_alone() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o1777])
-def test_an_open_directory_is_refused(tmp_path: Path, mode: int) -> None:
+def test_directory_accessible_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(mode)
     with pytest.raises(UnsafeDirectory):
@@ -36,7 +39,7 @@ def test_an_open_directory_is_refused(tmp_path: Path, mode: int) -> None:
     assert not (tmp_path / "run" / "s").exists()
 
 
-def test_a_directory_of_somebody_else_or_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_other_user_or_symlink_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(UnsafeDirectory):
@@ -46,7 +49,7 @@ def test_a_directory_of_somebody_else_or_a_link_is_refused(tmp_path: Path, monke
         UnixListener(tmp_path / "real" / "s")
 
 
-def test_a_live_server_is_never_taken_over_and_a_stale_socket_is_removed(tmp_path: Path) -> None:
+def test_r8_live_server_is_not_replaced_and_stale_socket_is_removed(tmp_path: Path) -> None:
     """R8."""
     (tmp_path / "run").mkdir(mode=0o700)
     path = tmp_path / "run" / "s"
@@ -67,7 +70,7 @@ def test_a_live_server_is_never_taken_over_and_a_stale_socket_is_removed(tmp_pat
     UnixListener(path).close()
 
 
-def test_a_socket_that_somebody_put_in_our_place_is_left_alone(tmp_path: Path) -> None:
+def test_socket_of_another_server_at_same_path_is_kept(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     path = tmp_path / "run" / "s"
     first = UnixListener(path)
@@ -80,13 +83,13 @@ def test_a_socket_that_somebody_put_in_our_place_is_left_alone(tmp_path: Path) -
     assert path.read_text() == "other"
 
 
-def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_socket_path_above_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsafeDirectory):
         UnixListener(tmp_path / ("x" * 120))
 
 
-async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer's uid is asked of the system, at every connection."""
+async def test_connection_of_other_user_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The uid of the peer is read from the kernel for every connection."""
     async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         connection: socket.socket = writer.get_extra_info("socket")
@@ -105,7 +108,7 @@ async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> No
         assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
 
 
-def test_the_token_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
+def test_token_is_created_once_with_private_mode(tmp_path: Path) -> None:
     token = read_or_make_token(tmp_path)
     assert len(token) >= 43
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
@@ -114,8 +117,8 @@ def test_the_token_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "short", "ü"])
-def test_a_file_without_a_whole_token_opens_nothing(tmp_path: Path, content: str) -> None:
-    """A crash may leave an empty file: no token must not mean that none is needed."""
+def test_incomplete_token_file_admits_no_request(tmp_path: Path, content: str) -> None:
+    """A crash may leave an empty file; an empty token must not admit requests without one."""
     (tmp_path / "token").write_text(content)
     (tmp_path / "token").chmod(0o600)
     token = read_or_make_token(tmp_path)
@@ -123,7 +126,7 @@ def test_a_file_without_a_whole_token_opens_nothing(tmp_path: Path, content: str
     assert (tmp_path / "token").read_text().strip() == token
 
 
-def test_a_token_that_others_could_read_is_replaced(tmp_path: Path) -> None:
+def test_token_readable_by_others_is_replaced(tmp_path: Path) -> None:
     first = read_or_make_token(tmp_path)
     (tmp_path / "token").chmod(0o644)
     assert read_or_make_token(tmp_path) != first
@@ -134,8 +137,8 @@ def test_tokens_are_compared_in_constant_time() -> None:
     assert "compare_digest" in token_auth.TokenAuth.refusal.__code__.co_names
 
 
-async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
-    """R12: refused before anything is looked at."""
+async def test_r12_requests_of_browsers_and_clients_without_token_have_no_effect() -> None:
+    """R12: refused before anything else is processed."""
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -156,18 +159,18 @@ async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
         assert not server.over.done()
 
 
-async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one(
+async def test_r12_connection_reset_before_admission_is_not_local(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """R12: its peer has no name any more, and must not be taken for somebody at the unix socket."""
+    """R12: its peer address is gone, and it must not be taken for a client of the Unix socket."""
     refused: list[object] = []
     look = token_auth.TokenAuth.refusal
 
-    def noted(guard: token_auth.TokenAuth, scope: Scope) -> tuple[int, bytes] | None:
+    def record_scope(guard: token_auth.TokenAuth, scope: Scope) -> tuple[int, bytes] | None:
         refused.append(look(guard, scope))
         return look(guard, scope)
 
-    monkeypatch.setattr(token_auth.TokenAuth, "refusal", noted)
+    monkeypatch.setattr(token_auth.TokenAuth, "refusal", record_scope)
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
@@ -183,7 +186,7 @@ async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one
         assert None not in refused
 
 
-async def test_with_the_token_all_is_well_over_tcp() -> None:
+async def test_tcp_client_with_token_is_admitted() -> None:
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client = await server.client(server.tcp)
         workspace = (await client.create_workspace(directory.project())).id
@@ -192,8 +195,8 @@ async def test_with_the_token_all_is_well_over_tcp() -> None:
         assert (await client.cancel_session(workspace, session)).cancelled in ((), ("r1",))
 
 
-async def test_secrets_never_leave(caplog: pytest.LogCaptureFixture) -> None:
-    """A client's environment is not told over TCP; keys and the token are told to nobody, nor to the log."""
+async def test_secrets_are_never_returned_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The environment of a client is not returned over TCP; keys and the token are never returned or logged."""
     caplog.set_level(logging.DEBUG)
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         client = await server.client()

@@ -1,4 +1,4 @@
-"""The start of a project: who is asked about it, when, and that nobody is asked twice."""
+"""Project initialisation: whether the user is prompted for it, and at most once per project."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ async def _asks(client: Client, workspace: WorkspaceId) -> bool:
     return (await client.needs_init(workspace)).needs_init
 
 
-async def test_somebody_is_asked_once_and_a_new_server_remembers_it() -> None:
+async def test_user_is_prompted_once_across_servers() -> None:
     async with server_directory() as directory:
         _fill(directory, ("main.py",))
         async with in_process_server(directory) as server:
@@ -31,7 +31,7 @@ async def test_somebody_is_asked_once_and_a_new_server_remembers_it() -> None:
             assert not await _asks(client, workspace)
 
 
-async def test_one_workspace_says_nothing_of_another() -> None:
+async def test_init_state_is_per_workspace() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         for name in ("one", "two"):
             _fill(directory, ("main.py",), name)
@@ -53,8 +53,8 @@ async def test_one_workspace_says_nothing_of_another() -> None:
         ("main.py", "GUIDE.md"),
     ],
 )
-async def test_nobody_is_asked_where_nothing_is_or_somebody_has_described_it(files: tuple[str, ...]) -> None:
-    """Also by the files that the settings name, and by the one that would be written."""
+async def test_empty_or_described_project_needs_no_init(files: tuple[str, ...]) -> None:
+    """Including files named in the settings and the file that would be written."""
     async with server_directory() as directory, in_process_server(directory) as server:
         _fill(directory, files)
         client, workspace = await server.open_workspace()
@@ -63,7 +63,7 @@ async def test_nobody_is_asked_where_nothing_is_or_somebody_has_described_it(fil
         assert not await _asks(client, workspace)
 
 
-async def test_a_guide_above_in_the_repository_counts() -> None:
+async def test_context_file_in_parent_of_repository_counts() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _fill(directory, ("main.py", ".git/HEAD", "AGENTS.md", "below/more.py"))
         client, below = await server.open_workspace("project/below")
@@ -72,7 +72,7 @@ async def test_a_guide_above_in_the_repository_counts() -> None:
         assert await _asks(client, below)
 
 
-async def test_the_prompt_names_the_file_that_is_set() -> None:
+async def test_init_prompt_names_configured_file() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         assert "write AGENTS.md " in (await client.init_prompt(workspace)).prompt
@@ -82,12 +82,12 @@ async def test_the_prompt_names_the_file_that_is_set() -> None:
         assert "AGENTS.md" not in prompt
 
 
-async def test_a_mark_that_cannot_be_kept_is_told_and_changes_nothing() -> None:
+async def test_unwritable_init_mark_is_reported_without_effect() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         _fill(directory, ("main.py",))
         client, workspace = await server.open_workspace()
         data = server.manager.handle(workspace).data_dir
-        _put_in_the_way(data)
+        _block_write(data)
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:
             await read_until(events, lambda item: item.number is None)
@@ -102,7 +102,7 @@ async def test_a_mark_that_cannot_be_kept_is_told_and_changes_nothing() -> None:
         assert not await _asks(client, workspace)
 
 
-def _put_in_the_way(data: Path) -> None:
+def _block_write(data: Path) -> None:
     data.parent.mkdir(exist_ok=True)
     if data.exists():
         data.rename(data.with_suffix(".away"))
