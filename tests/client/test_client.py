@@ -312,7 +312,7 @@ async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer())
+        await exchange.send(answer())
 
     async with Playing(script) as address:
         client = Client(address)
