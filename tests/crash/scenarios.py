@@ -17,7 +17,7 @@ from crash.workspace import Killer, Lifetime, WorkspaceDriver, serve
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Attachment, Delivery, Prompt
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import Pace
 
 __all__ = ["SCENARIOS", "play_lifetime", "run_process"]
 

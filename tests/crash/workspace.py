@@ -27,8 +27,7 @@ from holdfast.domain.runs import Delivery, Prompt
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.run_context import SubagentType
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
