@@ -8,7 +8,7 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from bench.stage import BareStore, HeldModels, Stage, sessions, stage
+from bench.in_process import BareStore, HeldModels, WorkspaceUnderTest, sessions, workspace_under_test
 from holdfast.domain.ids import SessionId
 from holdfast.domain.runs import Prompt, Run
 
@@ -22,11 +22,11 @@ STEADY_ROUNDS = 4
 _PROMPT = "Please look at the failing test and say in one sentence what is wrong with it."
 
 
-async def _submit(on: Stage, session: SessionId) -> Run:
+async def _submit(on: WorkspaceUnderTest, session: SessionId) -> Run:
     return await on.workspace.inputs.submit(Prompt(session, _PROMPT, delivery="queue"))
 
 
-async def _together(on: Stage, bare: BareStore, held: list[SessionId]) -> list[tuple[float, float]]:
+async def _together(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> list[tuple[float, float]]:
     """Many at once: until the last is answered. They wait behind runs that are held, so nothing else is done."""
     pairs = []
     for _ in range(ROUNDS):
@@ -38,14 +38,14 @@ async def _together(on: Stage, bare: BareStore, held: list[SessionId]) -> list[t
     return pairs
 
 
-async def _clear(on: Stage, held: list[SessionId]) -> None:
+async def _clear(on: WorkspaceUnderTest, held: list[SessionId]) -> None:
     """End all that waits, so that no queue grows from round to round."""
     await asyncio.gather(*(on.workspace.inputs.clear(session) for session in held))
     # A clear is answered when it is stored; this comes after the ends of what it covers, which are written then.
     await on.workspace.engine.recorder.put(sync=False)
 
 
-async def _steady(on: Stage, bare: BareStore, held: list[SessionId]) -> Figure:
+async def _steady(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> Figure:
     """Accepted per second when each of many submitters asks again as soon as it is answered."""
 
     async def ask(session: SessionId) -> None:
@@ -69,7 +69,7 @@ def _ms(pairs: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
 
 async def _measure() -> list[Figure]:
     models = HeldModels()
-    async with stage(models) as on:
+    async with workspace_under_test(models) as on:
         bare = BareStore(on.path)
         grouped = BareStore(on.path / "data", row=b"x" * 400)
         for _ in range(20):

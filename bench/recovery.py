@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 
 from bench.figures import Figure
-from bench.stage import HeldModels, directory
+from bench.in_process import HeldModels, directory
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
 from holdfast.domain.messages import Finish, FinishPart, Text, TextPart

@@ -18,9 +18,9 @@ import msgspec
 
 from bench import growth, memory, start
 from bench.figures import Figure, Goal, table
+from bench.in_process import BareStore
 from bench.plan import QUICK, Plan
 from bench.servers import Provider, ServerProcess, fake_provider, served, served_floor
-from bench.stage import BareStore
 from bench.turn_rows import (
     Samples,
     Subject,
@@ -227,7 +227,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    # With real-time priority other work hardly affects the figures; a reader has to know which of the two it was.
+    priority = "normal" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time"
+    return f"{os.cpu_count()} processors, {system}, {priority} priority"
 
 
 def _print(report: Report) -> None:

@@ -40,7 +40,7 @@ from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.model_access import ModelAccess
-from holdfast.providers.sdk import anthropic, conversion, google, mistral, model_settings
+from holdfast.providers.sdk import anthropic, conversion, google, mistral
 from planting import CLAUSES, assert_every_clause_decides
 from providers.adapters import LIBRARIES, message
 
@@ -106,7 +106,7 @@ def settings_of(
     most: int = 0,
     **selected: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
-    found = model_settings.settings_for(
+    found = conversion.settings_for(
         request(most=most), info, access or ModelAccess(), Selection(**selected), {"h": "1"}
     )
     assert found.pop("extra_headers") == {"h": "1"}
@@ -148,7 +148,7 @@ def test_precedence_of_options() -> None:
     access = ModelAccess(options={"seed": 1, "x": 1, "y": 1, "z": 1}, body={"z": 3})
     found = settings_of(access=access, provider_options={"seed": 2, "y": 2, "z": 2}, most=7)
     assert found == {"max_tokens": 7, "seed": 2, "extra_body": {"x": 1, "y": 2, "z": 3}}
-    assert model_settings.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
+    assert conversion.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
 
 
 @pytest.mark.parametrize("module", [google, mistral])

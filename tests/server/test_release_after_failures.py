@@ -21,8 +21,10 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
 from holdfast.lock_owner import read_owner
-from holdfast.runtime import services
 from holdfast.runtime import workspace as core
+from holdfast.runtime import workspace_services
+from holdfast.runtime.server_services import ServerServices
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.server import serve as app_module
 from holdfast.server import workspace_manager as desk_module
 from holdfast.server.http import listen
@@ -244,8 +246,8 @@ async def test_hosts_accepted_by_tcp_server() -> None:
 
 
 OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "its services cannot be made": lambda patch: patch.setattr(services.ServerServices, "workspace_services", refuse),
-    "its engine cannot be made": lambda patch: patch.setattr(services.WorkspaceServices, "run_context", refuse),
+    "its services cannot be made": lambda patch: patch.setattr(ServerServices, "workspace_services", refuse),
+    "its engine cannot be made": lambda patch: patch.setattr(WorkspaceServices, "run_context", refuse),
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
     "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
@@ -256,15 +258,15 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 async def test_failed_open_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left, and the next open starts from the same state."""
     closed: list[str] = []
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.append(self.record.path)
         await close(self)
 
     async with server_directory() as directory, in_process_server(directory) as server:
         client, _ = await server.open_workspace()
-        monkeypatch.setattr(services.WorkspaceServices, "close", noted)
+        monkeypatch.setattr(WorkspaceServices, "close", noted)
         presence = server.manager.presence
         async with no_leaks():
             OPENINGS[step](monkeypatch)
@@ -283,18 +285,18 @@ async def test_failed_open_releases_resources(step: str, monkeypatch: pytest.Mon
 
 async def test_open_in_progress_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, closed = Gate(), asyncio.Event()
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
     async def held_back(*given: Any, **more: Any) -> Any:  # noqa: ANN401
         await gate()
         return await recover(*given, **more)
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.set()
         await close(self)
 
     monkeypatch.setattr(core, "recover", held_back)
-    monkeypatch.setattr(services.WorkspaceServices, "close", noted)
+    monkeypatch.setattr(WorkspaceServices, "close", noted)
     async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
         creating = start(client.create_workspace(directory.project()))
@@ -382,7 +384,7 @@ async def test_shutdown_despite_failing_workspace_component(
 ) -> None:
     """The other components and the store are closed nevertheless."""
     closed: list[str] = []
-    monkeypatch.setattr(services, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(workspace_services, "CLOSE_SECONDS", 0.05)
 
     async def never() -> None:
         await asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides
+from holdfast.runtime.server_services import ServiceOverrides
 from holdfast.server import workspace_manager
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Message, Receive, Scope, Send

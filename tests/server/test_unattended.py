@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until

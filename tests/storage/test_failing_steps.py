@@ -17,7 +17,7 @@ import pytest
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
-from holdfast.runtime.services import ServerServices
+from holdfast.runtime.server_services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
@@ -237,7 +237,7 @@ def test_services_that_cannot_be_constructed_release_the_store(tmp_path: Path, m
     def refuse(*_: object) -> None:
         raise RuntimeError("no web")
 
-    monkeypatch.setattr("holdfast.runtime.services.WebClient", refuse)
+    monkeypatch.setattr("holdfast.runtime.server_services.WebClient", refuse)
     empty = held_resources()
     with pytest.raises(RuntimeError, match="no web"):
         ServerServices(tmp_path)

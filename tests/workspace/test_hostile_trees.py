@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
-from trials.hostile_commands import SHAPES, Watched, start_shape, survivors, try_tree
+from trials.hostile_commands import SHAPES, RunningShape, start_shape, survivors, try_tree
 
 TIMES = 20
 PARALLEL = 5
@@ -67,7 +67,7 @@ async def test_no_shape_survives_the_default_grace(processes: Processes) -> None
 
 
 async def test_no_shape_survives_that_is_stopped_before_it_is_ready(processes: Processes) -> None:
-    for watched in [Watched(processes, shape) for shape in SHAPES]:
+    for watched in [RunningShape(processes, shape) for shape in SHAPES]:
         await watched.stop(0)
 
 

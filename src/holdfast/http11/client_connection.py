@@ -396,6 +396,29 @@ class ConnectionPool:
                 return connection
         return None
 
+    async def request(
+        self,
+        origin: Origin,
+        message: tuple[bytes, bytes],
+        watchdog: "RequestWatchdog",
+        tls: ssl.SSLContext | None,
+        seconds: float | None,
+    ) -> tuple[Connection, Head]:
+        """Send head and body of a request, and return the connection and the head of the response.
+
+        Raises `ConnectError`, `ConnectionBroken`, or `TimeoutError` if no connection could be made within `seconds`.
+        """
+        if (idle := self.pop_idle(origin)) is not None:
+            try:
+                return idle, await _send(idle, message, watchdog)
+            except ConnectionBroken:
+                # The server may close an idle connection at the moment of sending. Without a response byte the
+                # request was not processed and is repeated on a new connection.
+                if idle.has_received or watchdog.is_over:
+                    raise
+        fresh = await self.connect(origin, tls, seconds)
+        return fresh, await _send(fresh, message, watchdog)
+
     async def connect(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> Connection:
         """Open a connection. Raises `ConnectError` or `TimeoutError`."""
         loop = asyncio.get_running_loop()
@@ -447,3 +470,12 @@ class ConnectionPool:
         """Abort all connections, including those in use."""
         for connection in tuple(self._open):
             connection.abort()
+
+
+async def _send(connection: Connection, message: tuple[bytes, bytes], watchdog: "RequestWatchdog") -> Head:
+    try:
+        connection.send(message, watchdog)
+        return await connection.head()
+    except BaseException:
+        connection.abort()
+        raise
