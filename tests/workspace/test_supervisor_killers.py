@@ -1,4 +1,4 @@
-"""Commands that kill their supervisors do not survive a cancel, or the server (R4), where there is no PID namespace."""
+"""Commands that kill their supervisors do not survive a cancel or the server (R4) without a PID namespace."""
 
 import contextlib
 import os
@@ -41,14 +41,14 @@ WITHOUT_SERVER = [
     Plan("all", "clean daemon", "sleep", "now"),
     SERVER_PLANS[0],
     Plan("chain and server", "clean daemon", "fork loop", "now"),
-    # Nothing is left to react, but the command itself goes with its supervisor.
+    # No supervisor is left to react, but the command ends with its supervisor.
     Plan("chain and sentinel", "none", "sleep", "now"),
 ]
 
 
 @pytest.mark.parametrize("containment", ["tree", "groups"])
-async def test_none_survives_its_cancel(tmp_path: Path, containment: Containment) -> None:
-    """R4. What lost all its supervisors is called unproven, also if everything was found."""
+async def test_r4_no_killer_survives_cancel(tmp_path: Path, containment: Containment) -> None:
+    """R4. A tree that lost all its supervisors is reported as unproven, even if every process was found."""
     for plan in CANCELLED:
         guard = Guard(containment)
         try:
@@ -56,13 +56,13 @@ async def test_none_survives_its_cancel(tmp_path: Path, containment: Containment
         finally:
             await guard.close()
         if plan.victims in ("supervisor", "guard", "group"):
-            # A group is killed in one moment. One after the other, the second may have time to do its work.
+            # A group is killed atomically. One after the other, the second may have time to act.
             assert (end.is_lost, end.is_unproven) == (True, plan.victims == "group"), plan
         assert not end.left
 
 
 @pytest.mark.parametrize("plan", WITHOUT_SERVER, ids=" ".join)
-def test_none_survives_the_server(tmp_path: Path, plan: Plan) -> None:
+def test_r4_no_killer_survives_server(tmp_path: Path, plan: Plan) -> None:
     """R4: within 250 ms."""
     kill_server_of([plan], tmp_path, ready=1)
 
@@ -94,7 +94,7 @@ async def test_a_sentinel_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_with_control_groups_each_command_has_one(tmp_path: Path) -> None:
-    """Where they may be created. They are gone with their guard."""
+    """Where they may be created. They are removed with their guard."""
     async with guarded(tmp_path, "groups") as processes:
         containment = await processes.guard.ready()
         own = Path("/proc/self/cgroup").read_text("utf-8")  # noqa: ASYNC240
@@ -118,7 +118,7 @@ def tagged_process(tag: int, token: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", token], preexec_fn=lambda: set_tag(tag), start_new_session=True)  # noqa: PLW1509
 
 
-def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
+def test_tag_identifies_exactly_its_processes() -> None:
     tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
     with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
         try:
@@ -130,7 +130,7 @@ def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
             stranger.kill()
 
 
-def test_what_a_dead_server_left_is_found_and_killed() -> None:
+def test_processes_of_dead_server_are_found_and_killed() -> None:
     """By doctor, and by the next guard."""
     token = new_token()
     code = (
@@ -147,7 +147,7 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)
 
 
-LOOK_ABOVE = """
+INSPECT_SUPERVISORS = """
 import asyncio, os, sys
 from pathlib import Path
 from holdfast.workspace.process.guard import Guard
@@ -170,12 +170,14 @@ asyncio.run(main())
 """
 
 
-def test_a_command_cannot_look_into_its_supervisors(tmp_path: Path) -> None:
-    """Otherwise it could trace them, or take the line to the server from them and announce its own end."""
-    done = subprocess.run([sys.executable, "-c", LOOK_ABOVE, str(tmp_path)], capture_output=True, text=True, check=True)
+def test_command_cannot_inspect_its_supervisors(tmp_path: Path) -> None:
+    """Otherwise it could trace them, or take over their connection to the server and report its own end."""
+    done = subprocess.run(
+        [sys.executable, "-c", INSPECT_SUPERVISORS, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["1"]
 
 
-def test_a_trial_for_the_long_run() -> None:
+def test_trial_of_long_run() -> None:
     assert len(PLANS) == 7 * 6 * 5 * 2
     try_killer(3)

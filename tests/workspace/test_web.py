@@ -1,4 +1,4 @@
-"""Which addresses are private, what is hidden, and that a certificate is asked of the host that was meant."""
+"""Private addresses, redacted secrets, and certificate checks against the requested host."""
 
 import asyncio
 import ssl
@@ -24,16 +24,16 @@ from workspace.web_server import WebServer
         "192.0.0.192", "[fec0::1]", "[64:ff9b:1::7f00:1]", "[::127.0.0.1]",
     ],
 )  # fmt: skip
-def test_private_places_are_known_without_asking_the_network(host: str) -> None:
+def test_private_hosts_are_detected_without_network(host: str) -> None:
     assert parse_target(f"http://{host}:8080/x").note
 
 
 @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "[2606:4700::1111]", "localhost.example.org", "10.example"])
-def test_public_places(host: str) -> None:
+def test_public_hosts(host: str) -> None:
     assert parse_target(f"https://{host}/").note == ""
 
 
-def test_credentials_of_clouds_are_named() -> None:
+def test_cloud_metadata_hosts() -> None:
     assert "credentials" in address_note("169.254.169.254")
 
 
@@ -54,7 +54,7 @@ def make_certificate(folder: Path, host: str) -> tuple[str, str]:
     return key, certificate
 
 
-async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_path: Path) -> None:
+async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
     key, certificate = await asyncio.to_thread(make_certificate, tmp_path, "good.example")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -103,7 +103,7 @@ def test_secrets_are_hidden(text: str) -> None:
 def test_other_text_stays() -> None:
     text = "2026-01-01 INFO opened /work/tokenizer.py in 3 ms; 120 tokens used"
     assert redact_text(text) == text
-    # A long line without an end is no trap.
+    # A long line without an end does not cause backtracking.
     assert redact_text("a" * 300_000) == "a" * 300_000
     for trap in ("token", "a.b-", "sk-", "eyJaaaaaaaaaa-", "://a:", "bearer "):
         assert redact_text(trap * 5_000)
