@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from bench import (
     accept,
     bus,
+    chart,
     extensions,
     files,
     hangup,
@@ -15,12 +16,13 @@ from bench import (
     providers,
     recovery,
     start,
+    table,
     tools,
     tui,
     web,
 )
-from bench.figures import Figure, table
-from bench.table import main as measure_table
+from bench.figures import Figure
+from bench.figures import table as text_of
 
 __all__ = ["main"]
 
@@ -38,22 +40,23 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "web": web.measure,
     "extensions": extensions.measure,
 }
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"table": table.main, "chart": chart.main}
 
 
 def main(names: Sequence[str]) -> int:
     """Measure the table, or the named parts, or all parts, and print the figures."""
-    if names and names[0] == "table":
-        return measure_table(names[1:])
+    if names and names[0] in _COMMANDS:
+        return _COMMANDS[names[0]](names[1:])
     unknown = [name for name in names if name not in _ALL]
     if unknown:
-        print(f"Unknown benchmark {', '.join(unknown)}; known are table, {', '.join(_ALL)}.", file=sys.stderr)
+        print(f"Unknown benchmark {', '.join(unknown)}; known are table, chart, {', '.join(_ALL)}.", file=sys.stderr)
         return 2
     began = time.perf_counter()
     figures: list[Figure] = []
     for name in names or _ALL:
         print(f"measuring {name} ...", file=sys.stderr)
         figures += _ALL[name]()
-    print(table(figures))
+    print(text_of(figures))
     missed = [figure.name for figure in figures if figure.is_met is False]
     seconds, (load, *_) = time.perf_counter() - began, os.getloadavg()
     print(f"\n{seconds:.0f} s; {len(missed)} goals missed; load {load:.1f} on {os.cpu_count()} processors.")

@@ -35,7 +35,7 @@ class Goal(msgspec.Struct, frozen=True):
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     """A measured value. `limit` is the same without Holdfast, measured alternately; `beside` describes it.
 
-    `reference` is the result of another program in an earlier measurement, for comparison.
+    `reference` is the result of Crush in an earlier measurement, with its ratio to the same limit where it is known.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
     section: str = ""
     reference: str = ""
+    reference_ratio: float | None = None
 
     @property
     def ratio(self) -> float | None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import uvloop
 
 from bench.figures import Figure, Goal
+from bench.in_process import model_saying, sessions, words, workspace_under_test
 from bench.plan import Plan
 from bench.repositories import copy_small
 from bench.servers import Provider, ServerProcess, served, served_floor
-from bench.stage import model_saying, sessions, stage, words
 from bench.turn_rows import Subject
 from holdfast.client.client import Client
 from holdfast.domain.events import RunCompleteEvent
@@ -39,7 +39,7 @@ def _resident() -> int:
 async def _fill(count: int) -> int:
     """Resident bytes when that many sessions have had a run each, and are idle."""
     model = model_saying(words(20))
-    async with stage(model) as on:
+    async with workspace_under_test(model) as on:
         for start in range(0, count, _AT_ONCE):
             made = await sessions(on, min(_AT_ONCE, count - start))
             runs = await asyncio.gather(*(on.workspace.inputs.submit(Prompt(session, "Hello?")) for session in made))

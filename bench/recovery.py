@@ -8,12 +8,15 @@ from pathlib import Path
 from statistics import median
 
 import apsw
+import msgspec
 import uvloop
 
 from bench.figures import Figure
-from bench.stage import HeldModels, directory
+from bench.in_process import HeldModels, directory
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
+from holdfast.domain.messages import Finish, FinishPart, Text, TextPart
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.message_factory import MessageFactory
@@ -29,6 +32,7 @@ _AT_ONCE = 250
 _WORKSPACE = "/bench"
 _QUESTION = "What is wrong with this test? " * 4
 _ANSWER = "It waits for the wrong event. "
+_MODEL = ModelInfo("bench", "large")
 EVENTS_PER_TURN = 5
 """Stored events of each turn of `stored_session`."""
 
@@ -41,7 +45,11 @@ def stored_session(number: int, now: int, turns: int = 1, *, is_ended: bool = Tr
     for turn in range(turns):
         run = RunId(f"run-{number:06}-{turn}")
         author = MessageFactory(session, run, now // 1000, new_id)
-        prompt, answer = author.user(_QUESTION), author.user(_ANSWER * 8)
+        prompt, parts = (
+            author.user(_QUESTION),
+            (TextPart(Text(_ANSWER * 8)), FinishPart(Finish("end_turn", now // 1000))),
+        )
+        answer = msgspec.structs.replace(author.assistant(_MODEL), parts=parts)
         accepted = Run(run, session, "accepted", "queue", now, prompt=_QUESTION)
         operations += [Admit(accepted, b"hash"), StartRun(run, now), PutMessage(prompt), PutMessage(answer)]
         if is_ended or turn < turns - 1:

@@ -27,8 +27,8 @@ __all__ = ["measure"]
 
 TIMES = 5
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
-_PAINTED = b"ay what you want done"
-"""The cursor stands on the first letter, which is drawn apart."""
+_PAINTED = b"escribe what to do"
+"""The placeholder without its first letter, which the cursor covers and which is drawn apart."""
 _SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 
 

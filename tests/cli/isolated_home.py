@@ -90,7 +90,7 @@ class IsolatedHome:
             env=self.environment,
         )
 
-    def say(self, *arguments: str, stdin: str = "") -> str:
+    def stdout_of(self, *arguments: str, stdin: str = "") -> str:
         """Return the stdout of a command that must succeed."""
         done = self.call(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ class IsolatedHome:
     def run_of(self, run_id: str, place: str | None = None) -> Run:
         """Return a run, requested from its directory, because an unused workspace may have been closed."""
         return msgspec.json.decode(
-            self.say("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
+            self.stdout_of("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
         )
 
     def server_process(self) -> int | None:

@@ -173,7 +173,7 @@ ELSEWHERE = {
     ("runs wait", "raw"): "cli/test_standard_streams.py::test_a_piped_answer_has_no_control_sequences_unless_raw",
     ("runs wait", "quiet"): "cli/test_run_approvals.py",
     ("server stop", "force"): "cli/test_run_faults.py::test_a_stopped_server_interrupts_the_run",
-    ("mcp login", "no_browser"): "extensions/mcp/test_cli.py::test_one_logs_in_with_a_browser",
+    ("mcp login", "no_browser"): "extensions/mcp/test_cli_mcp.py::test_login_with_browser",
     ("doctor", "as_json"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
     ("doctor", "areas"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
     ("undo", "dry_run"): "tools/test_undo.py",

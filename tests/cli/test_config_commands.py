@@ -59,7 +59,7 @@ def test_settings_of_clients_override_files(place: Commands) -> None:
 def test_workspace_settings_of_a_client_are_shown(alone: IsolatedHome) -> None:
     """The server's own files, found by the id that it gave the directory."""
     alone.serve()
-    alone.say("sessions", "list")
+    alone.stdout_of("sessions", "list")
     with closing(ServerConnection(alone.where, str(alone.work))) as connection:
         connection.open()
         connection.send(

@@ -215,7 +215,7 @@ def test_a_background_process_does_not_read_the_terminal(home: IsolatedHome, pla
 
 
 def test_runs_wait_shows_approvals_at_a_terminal(home: IsolatedHome, place: Path) -> None:
-    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    left = home.stdout_of("run", "--detach", "--cwd", str(place), WRITE)
     with seat(home, place, "runs", "wait", left) as at:
         at.see(ASKED)
         at.type("\ty")
@@ -224,7 +224,7 @@ def test_runs_wait_shows_approvals_at_a_terminal(home: IsolatedHome, place: Path
 
 
 def test_runs_wait_refuses_approvals_without_a_terminal(home: IsolatedHome, place: Path) -> None:
-    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    left = home.stdout_of("run", "--detach", "--cwd", str(place), WRITE)
     done = home.call("runs", "wait", left, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
     assert "refused, because there is no terminal: write:" in done.stderr

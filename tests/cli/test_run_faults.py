@@ -35,7 +35,7 @@ def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: Isol
     assert out.endswith(b"\n")
     assert alone.server_process() not in (None, server.pid)
     assert alone.run_of("cut").outcome == "interrupted"
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
 
 
 def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
@@ -63,7 +63,7 @@ def test_a_command_with_another_environment_uses_the_running_server(alone: Isola
     elsewhere.mkdir(mode=0o700)
     usual = alone.environment["XDG_RUNTIME_DIR"]
     alone.environment["XDG_RUNTIME_DIR"] = str(elsewhere)
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
     process = alone.start("run", "--stream", "words=2000 pause=20")
     assert process.stdout is not None
     process.stdout.read(1)
@@ -71,10 +71,10 @@ def test_a_command_with_another_environment_uses_the_running_server(alone: Isola
     server.wait(TIMEOUT)
     process.communicate(timeout=TIMEOUT)
     assert process.returncode == 3
-    found = msgspec.json.decode(alone.say("server", "--json"))
+    found = msgspec.json.decode(alone.stdout_of("server", "--json"))
     assert found["address"].startswith(f"unix://{elsewhere}"), "the next server binds the socket of its client"
     alone.environment["XDG_RUNTIME_DIR"] = usual
-    assert msgspec.json.decode(alone.say("server", "--json")) == found
+    assert msgspec.json.decode(alone.stdout_of("server", "--json")) == found
 
 
 def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
@@ -85,7 +85,7 @@ def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
     refused = alone.call("server", "stop")
     assert refused.returncode == 4
     assert "working" in refused.stderr
-    assert alone.say("server", "stop", "--force") == "Stopped."
+    assert alone.stdout_of("server", "stop", "--force") == "Stopped."
     _, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, b"interrupted" in err) == (3, True)
 
@@ -133,7 +133,7 @@ def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:
         assert (done.returncode, complaint in said) == (1, True)
         kept = re.search("holdfast runs wait ([0-9a-f]+) prints it", said)
         assert kept is not None
-        assert alone.say("runs", "wait", kept[1]) == "word1 word2 word3"
+        assert alone.stdout_of("runs", "wait", kept[1]) == "word1 word2 word3"
 
 
 @pytest.mark.parametrize("arguments", [("run", "x"), ("run", "--json", "x"), ("sessions",), ("runs",), ("attach",)])
@@ -145,13 +145,11 @@ def test_a_removed_directory_is_a_one_line_error(arguments: tuple[str, ...], tmp
     assert b"Traceback" not in done.stderr
 
 
-def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
+def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome, reserved_port: int) -> None:
     """R12: it is in the data directory of the server; another data directory must be given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        host = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    host = f"tcp://127.0.0.1:{reserved_port}"
     alone.serve("--host", host)
-    assert alone.say("run", "--host", host, "words=3") == "word1 word2 word3"
+    assert alone.stdout_of("run", "--host", host, "words=3") == "word1 word2 word3"
     done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")
     assert (done.returncode, done.stdout) == (4, "")
     assert "requires its token" in done.stderr
@@ -276,7 +274,7 @@ def test_an_unresponsive_server_is_reported_with_its_process_id(alone: IsolatedH
         assert (asked.returncode, said) == (4, b"")
         assert f"kill -9 {process}:".encode() in complaint
     os.kill(process, signal.SIGCONT)
-    assert alone.say("server", "stop") == "Stopped."
+    assert alone.stdout_of("server", "stop") == "Stopped."
 
 
 DYING = """
@@ -298,7 +296,7 @@ main.main()
 
 
 def test_a_server_that_dies_before_the_prompt_is_sent_is_replaced(alone: IsolatedHome) -> None:
-    alone.say("server", "start")
+    alone.stdout_of("server", "start")
     process = alone.start("run", "words=2", code=DYING)
     said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, said, complaint) == (0, b"word1 word2\n", b"")

@@ -24,7 +24,7 @@ from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
 from model_server.script import Reply, Say
-from model_server.server import Asked, ModelServer
+from model_server.server import ModelServer, RecordedRequest
 from scratch import new_directory
 from server.helpers import RawStream, read_until, run_ended
 
@@ -176,7 +176,7 @@ context_window = 50000
             out, err = await process.communicate(stdin.encode())
         return Done(process.returncode or 0, out.decode(), err.decode())
 
-    async def say(self, *arguments: str, stdin: str = "") -> str:
+    async def stdout_of(self, *arguments: str, stdin: str = "") -> str:
         """What a command that must succeed prints."""
         done = await self.call(*arguments, stdin=stdin)
         assert done.code == 0, done.err
@@ -233,9 +233,9 @@ class Watched:
         return await RawStream.open(self.client.address, path)
 
 
-def asks(provider: ModelServer, name: str = "") -> list[Asked]:
+def asks(provider: ModelServer, name: str = "") -> list[RecordedRequest]:
     """The requests to a model; titles are somebody else's matter."""
-    found = [asked for asked in provider.asked if asked.wire is not None]
+    found = [asked for asked in provider.requests if asked.wire is not None]
     return [asked for asked in found if "tools" in asked.json and (not name or asked.json.get("model") == name)]
 
 
@@ -250,7 +250,7 @@ def text(body: object) -> str:
 
 @asynccontextmanager
 async def cli_environment(
-    script: Callable[[Asked], Reply] | Iterable[Reply] | None = None,
+    script: Callable[[RecordedRequest], Reply] | Iterable[Reply] | None = None,
     *,
     models: Mapping[str, int] | None = None,
     serves: bool = True,

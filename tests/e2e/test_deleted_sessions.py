@@ -14,7 +14,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import read_until, run_ended
-from upgrade.story import answer, calls
+from upgrade.recorded_work import answer, calls
 
 CANARY = "canary-of-the-deleted-session"
 

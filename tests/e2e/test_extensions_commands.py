@@ -7,16 +7,16 @@ import pytest
 
 from e2e.cli_environment import asks, cli_environment, text
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, script, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
-from holdfast.testing.gates import start
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from holdfast.testing.gates import start, until
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import send_prompt
 
 
@@ -85,7 +85,7 @@ async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(hom
             """Whether it was done without asking."""
             run = await one.client.send_prompt(one.workspace, AgentMessage(session, line))
             ending = start(one.run_end(run))
-            await wait_until(lambda: ending.done() or one_asks(one))
+            await until(lambda: ending.done() or one_asks(one))
             for ask in await one.client.pending_permissions(one.workspace):
                 assert await one.grant(ask, "deny")
             await ending
@@ -112,27 +112,27 @@ async def test_the_command_line_and_the_chosen_model() -> None:
     async with cli_environment([Reply((Say(("Looks good.",)),))]) as stage:
         folder = stage.settings.parent / "commands"
         written(folder / "review.md", "---", "model: local/other", "---", "Review $1 with care.")
-        assert await stage.say("run", "/review src") == "Looks good."
+        assert await stage.stdout_of("run", "/review src") == "Looks good."
         (asked,) = asks(stage.provider)
         assert asked.json["model"] == "other"
         messages = asked.json["messages"]
         assert isinstance(messages, list)
         assert text(messages[-1]) == "Review src with care."
-        assert "/review" in await stage.say("commands")
-        assert await stage.say("commands", "show", "review", "a") == "Review a with care."
-        assert "holdfast-config" in await stage.say("skills")
-        assert "# Setting up Holdfast" in await stage.say("skills", "show", "holdfast-config")
-        assert json.loads(await stage.say("skills", "--json"))["broken"] == []
+        assert "/review" in await stage.stdout_of("commands")
+        assert await stage.stdout_of("commands", "show", "review", "a") == "Review a with care."
+        assert "holdfast-config" in await stage.stdout_of("skills")
+        assert "# Setting up Holdfast" in await stage.stdout_of("skills", "show", "holdfast-config")
+        assert json.loads(await stage.stdout_of("skills", "--json"))["broken"] == []
         written(folder.parent / "agents/critic.md", "---", "description: Finds faults.", "---", "Be strict.")
-        assert "@critic" in await stage.say("agents")
-        assert [item["name"] for item in json.loads(await stage.say("agents", "--json"))] == ["critic"]
+        assert "@critic" in await stage.stdout_of("agents")
+        assert [item["name"] for item in json.loads(await stage.stdout_of("agents", "--json"))] == ["critic"]
 
 
 async def test_what_front_matter_names_in_vain_is_told() -> None:
     """A model that cannot be had, a tool that does not exist: by doctor with file and line, and by the run itself."""
-    sent = Reply((Ask("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
+    sent = Reply((CallTool("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         said = json.dumps(asked.json.get("messages"))
         if "tools" in asked.json and "Be strict." not in said and "Looked." not in said:
             return sent
@@ -174,7 +174,7 @@ async def test_trust_on_the_command_line_shows_what_would_run() -> None:
         assert "! hooks.PreToolUse = rm -rf /" in shown.out
         assert "! tools = bash" in shown.out
         assert "is not trusted" in shown.err
-        await stage.say("trust", "--yes")
+        await stage.stdout_of("trust", "--yes")
         assert "is trusted" in (await stage.call("trust", "--show")).err
         assert "no longer trusted" in (await stage.call("trust", "--revoke")).err
         assert "is not trusted" in (await stage.call("trust", "--show")).err
@@ -247,7 +247,7 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
         session = await one.session()
         work = [agent("critic", bash(f"touch up-{number}; sleep 1000")) for number in range(4)]
         run = await one.call_tools(session, *work)
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 4)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 4)
         children = {request.session_id for request in systems(one)}
         assert len(children) == 4
         assert all("$$" in child for child in children)
@@ -279,7 +279,7 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
         run = await one.call_tools(
             session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3))
         )
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 2)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 2)
         (one.project / "go").touch()
         await one.run_end(run)
         refused = [item for item in await one.results(session) if item.is_error]

@@ -14,7 +14,7 @@ from holdfast.domain.events import AgentEvent, MessageEvent
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say
-from model_server.server import Asked
+from model_server.server import RecordedRequest
 from server.helpers import RawStream
 
 
@@ -95,7 +95,7 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
     busy = said(429, "slow down", headers=(("retry-after", "0"),))
     replies = [busy, cut, OK]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
     async with cli_environment(script) as stage:
@@ -119,7 +119,7 @@ async def test_4_a_streamed_answer_that_is_withdrawn_comes_anew() -> None:
     cut = Reply((Say(("Never ", "mind this")),), cut_after=2)
     replies = [cut, OK]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
     async with cli_environment(script) as stage:
@@ -146,7 +146,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
     """401: where the key comes from is looked at once more, in the middle of the run."""
     keys = {"old"}
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         is_known = asked.headers["authorization"].removeprefix("Bearer ") in keys
         return OK if is_known else said(401, "Incorrect API key provided")
 
@@ -158,7 +158,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         written = stage.settings.read_text().replace('api_key = "a-walking-key"', line)
         stage.settings.write_text(written)
         if source == "login":
-            await stage.say("login", "local", stdin="old\n")
+            await stage.stdout_of("login", "local", stdin="old\n")
         place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "All is well."
         keys.clear()
@@ -166,7 +166,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         if source == "command":
             key.write_text("new\n")
         elif source == "login":
-            await stage.say("login", "local", stdin="new\n")
+            await stage.stdout_of("login", "local", stdin="new\n")
         else:
             stage.settings.write_text(written.replace('"old"', '"new"'))
         end, seen = await place.asked("two")
@@ -189,7 +189,7 @@ async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
     overflow = said(400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded")
     fits = ["all"]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return Reply((Say(("Summary of it all.",)),))
         is_short = b"Summary of it all." in asked.body
@@ -213,7 +213,7 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
     """The provider sees it: before it has said a word, and while it stands still. So does the end of the server."""
     gate = Gate()
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return OK
         return Reply(before_head=gate) if moment == "before the head" else Reply((Say(("One ",)), gate, Say(("two",))))

@@ -15,8 +15,8 @@ from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, 
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import RawStream, exchange, raw_request, read_until, run_ended
 
 CANARY = "canary-7f3a9c51d0"
@@ -51,10 +51,10 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
         assert file.stat().st_mode & 0o777 == 0o600
         assert (await place.asked("hi"))[0].text == "All is well."
         assert used(stage) == [CANARY]
-        listed = await stage.say("login", "--list")
+        listed = await stage.stdout_of("login", "--list")
         assert "local" in listed
         assert CANARY not in listed
-        await stage.say("logout", "local")
+        await stage.stdout_of("logout", "local")
         with pytest.raises(ServerProblem, match="holdfast login local"):
             await place.send("hi")
 
@@ -82,13 +82,13 @@ async def test_7_a_variable_that_is_set_later_counts() -> None:
         with pytest.raises(ServerProblem, match="LATE_KEY"):
             await place.send("hi")
         stage.environment["LATE_KEY"] = "late-key-1"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         stage.environment["LATE_KEY"] = "late-key-2"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         assert used(stage) == ["late-key-1", "late-key-2"]
 
 
-def token_script(asked: Asked) -> Reply:
+def token_script(asked: RecordedRequest) -> Reply:
     return OK if asked.headers["authorization"] == "Bearer fresh-token" else Reply(status=401, body=b"{}")
 
 
@@ -110,7 +110,7 @@ async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
         place = await stage.open_workspace()
         end, _ = await place.asked("hi")
         assert (end.text, end.error) == ("All is well.", "")
-        (form,) = (asked for asked in stage.provider.asked if asked.path == "/token")
+        (form,) = (asked for asked in stage.provider.requests if asked.path == "/token")
         assert b"grant_type=refresh_token" in form.body
         assert b"refresh_token=refresh-me" in form.body
         await place.asked("again")
@@ -161,7 +161,7 @@ async def test_5_screens_are_told_where_a_key_comes_from() -> None:
             assert named["models"][0]["supports_attachments"] is False, "described whole"
 
 
-def leaky(asked: Asked) -> Reply:
+def leaky(asked: RecordedRequest) -> Reply:
     """A provider that repeats the key, a model that looks for it."""
     messages: Any = asked.json["messages"]
     prompt = text(next(item for item in reversed(messages) if item["role"] == "user"))
@@ -169,7 +169,7 @@ def leaky(asked: Asked) -> Reply:
         body = {"error": {"message": f"Your key {CANARY}-1 is not known", "headers": asked.headers}}
         return Reply(status=403, body=msgspec.json.encode(body))
     if prompt.endswith("env") and messages[-1]["role"] == "user" and "tools" in asked.json:
-        return Reply((Ask("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
+        return Reply((CallTool("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
     return OK
 
 

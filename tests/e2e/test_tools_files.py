@@ -156,14 +156,14 @@ def home() -> Iterator[IsolatedHome]:
 def test_the_undo_command(home: IsolatedHome) -> None:
     """`holdfast undo` takes back a file or a run, says what it would do, and refuses with a sentence."""
     file = home.work / "a.txt"
-    home.say("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
-    home.say("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')
-    plan = home.say("undo", "--dry-run", "a.txt")
+    home.stdout_of("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
+    home.stdout_of("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')
+    plan = home.stdout_of("undo", "--dry-run", "a.txt")
     assert file.read_text() == "two\n"
     assert "-two" in plan
-    home.say("undo", "a.txt")
+    home.stdout_of("undo", "a.txt")
     assert file.read_text() == "one\n"
-    home.say(
+    home.stdout_of(
         "run",
         "--yolo",
         "--continue",
@@ -177,7 +177,7 @@ def test_the_undo_command(home: IsolatedHome) -> None:
     assert refused.returncode == 1
     assert file.read_text() == "by hand\n"
     assert "a.txt" in refused.stdout + refused.stderr
-    home.say("undo", "--run", "r3", "--force")
+    home.stdout_of("undo", "--run", "r3", "--force")
     assert file.read_text() == "one\n"
     unknown = home.call("undo", "never.txt")
     assert unknown.returncode != 0

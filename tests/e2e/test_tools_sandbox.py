@@ -9,7 +9,7 @@ from e2e.cli_environment import cli_environment
 from e2e.tool_client import bash, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.server_launcher import locate
-from holdfast.runtime import services
+from holdfast.runtime import workspace_services
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
 
 
@@ -50,7 +50,7 @@ async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatc
     def impossible(*_: object, **__: object) -> Sandbox:
         raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
 
-    monkeypatch.setattr(services, "Sandbox", impossible)
+    monkeypatch.setattr(workspace_services, "Sandbox", impossible)
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         foreground, background = await one.call_tools_and_wait(bash("touch a"), bash("touch b", run_in_background=True))

@@ -94,14 +94,14 @@ class Desk:
     async def session(self) -> str:
         return (await self.agent.new_session(cwd=self.cwd)).session_id
 
-    async def say(self, session: str, text: str) -> PromptResponse:
+    async def prompt(self, session: str, text: str) -> PromptResponse:
         async with asyncio.timeout(TIMEOUT):
             return await self.agent.prompt(session_id=session, prompt=[text_block(text)])
 
     async def refused(self, session: str, text: str) -> str:
         """What is answered to a prompt that fails."""
         try:
-            await self.say(session, text)
+            await self.prompt(session, text)
         except RequestError as error:
             return str(error)
         raise AssertionError("it was answered")

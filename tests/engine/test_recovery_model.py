@@ -37,8 +37,7 @@ from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import SubagentType
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start

@@ -1,4 +1,4 @@
-"""The examples of `docs/extending.md` do what the page says."""
+"""The examples of `docs/extending.md` behave as documented."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path / "home", monkeypatch)
 
 
-async def test_the_files_of_the_guide(home: Home) -> None:
+async def test_files_of_guide(home: Home) -> None:
     base = home.path / ".config/holdfast"
     written(base / "skills/release-notes/SKILL.md", SKILL)
     written(base / "commands/review.md", COMMAND)
@@ -48,7 +48,7 @@ async def test_the_files_of_the_guide(home: Home) -> None:
         assert "hello" in done.content
 
 
-def test_the_words_of_hooks() -> None:
+def test_hook_examples_of_guide() -> None:
     assert parse_output("PreToolUse", 0, CRUSH, "") == HookResult(
         "deny", reason="Use make instead.", context="The build takes a minute."
     )

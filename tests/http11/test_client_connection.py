@@ -13,6 +13,7 @@ from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import in_virtual_time
+from stream_servers import stream_server
 
 ORIGIN = Origin("127.0.0.1", 80, is_secure=False)
 KEEP_SECONDS = 50.0
@@ -21,12 +22,12 @@ WHOLE = HEAD + b"content-length: 2\r\n\r\nhi"
 
 
 async def pass_time(seconds: float) -> None:
-    """Of the virtual clock: nobody waits."""
+    """Let this much virtual time pass."""
     await asyncio.sleep(seconds)
 
 
-class Wire:
-    """A transport that only notes what it is told."""
+class FakeTransport:
+    """A transport that only records its calls."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -49,13 +50,13 @@ class Wire:
         self.pauses.append("resume")
 
 
-class Stage:
-    """A connection on such a wire, with one request sent."""
+class SentRequest:
+    """A connection on a fake transport, with one request sent."""
 
     def __init__(self) -> None:
         self.pool = ConnectionPool()
         self.connection = Connection(ORIGIN, self.pool)
-        self.wire = Wire()
+        self.wire = FakeTransport()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.watch = RequestWatchdog(300, 300)
         self.connection.send([b"ask"], self.watch)
@@ -76,9 +77,9 @@ class Stage:
         return body
 
 
-def on_stage(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+def with_request(work: Callable[[SentRequest], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        await work(Stage())
+        await work(SentRequest())
 
     in_virtual_time(main)
 
@@ -94,31 +95,31 @@ ANSWERS: dict[str, tuple[bytes, bool]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("step", [1, 1_000])
-def test_a_complete_response(name: str, step: int) -> None:
-    """Cut at every byte, and in one piece; afterwards the connection is kept or closed, and nothing watches it."""
+def test_complete_response_in_any_pieces(name: str, step: int) -> None:
+    """Split at every byte, and in one piece; afterwards the connection is kept or closed, without a running timer."""
     data, is_kept = ANSWERS[name]
 
-    async def work(stage: Stage) -> None:
+    async def work(sent: SentRequest) -> None:
         for at in range(0, len(data), step):
-            stage.connection.data_received(data[at : at + step])
-        assert (await stage.connection.head()).status == 200
-        assert await stage.read_all() == b"hi"
-        stage.connection.release()
-        stage.watch.abort()
-        assert stage.is_kept == is_kept
-        assert stage.wire.is_aborted != is_kept
+            sent.connection.data_received(data[at : at + step])
+        assert (await sent.connection.head()).status == 200
+        assert await sent.read_all() == b"hi"
+        sent.connection.release()
+        sent.watch.abort()
+        assert sent.is_kept == is_kept
+        assert sent.wire.is_aborted != is_kept
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_a_response_that_ends_with_the_connection() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(HEAD + b"\r\nhi")
-        stage.connection.connection_lost(None)
-        assert await stage.read_all() == b"hi"
-        assert not stage.is_kept
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(HEAD + b"\r\nhi")
+        sent.connection.connection_lost(None)
+        assert await sent.read_all() == b"hi"
+        assert not sent.is_kept
 
-    on_stage(work)
+    with_request(work)
 
 
 @pytest.mark.parametrize(
@@ -132,123 +133,123 @@ def test_a_response_that_ends_with_the_connection() -> None:
     ],
 )
 def test_an_incomplete_response(data: bytes, error: Exception | None) -> None:
-    async def work(stage: Stage) -> None:
+    async def work(sent: SentRequest) -> None:
         if data:
-            stage.connection.data_received(data)
-        stage.connection.connection_lost(error)
+            sent.connection.data_received(data)
+        sent.connection.connection_lost(error)
         with pytest.raises(ConnectionBroken):
-            await stage.head_and_body()
+            await sent.head_and_body()
         with pytest.raises(ConnectionBroken, match="closed"):
-            stage.connection.send([b"again"], RequestWatchdog(1, 1))
-        assert len(stage.pool) == 0
+            sent.connection.send([b"again"], RequestWatchdog(1, 1))
+        assert len(sent.pool) == 0
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_an_aborted_response_is_not_complete() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(HEAD + b"\r\n")
-        stage.connection.abort()
-        stage.connection.connection_lost(None)
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(HEAD + b"\r\n")
+        sent.connection.abort()
+        sent.connection.connection_lost(None)
         with pytest.raises(ConnectionBroken, match="aborted"):
-            await stage.connection.read()
+            await sent.connection.read()
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_a_reader_is_always_woken() -> None:
-    async def work(_: Stage) -> None:
-        ends: tuple[Callable[[Stage], object], ...] = (
-            lambda stage: stage.connection.data_received(b"more"),
-            lambda stage: stage.connection.connection_lost(None),
-            lambda stage: stage.connection.abort(),
-            lambda stage: stage.watch.abort(),
+    async def work(_: SentRequest) -> None:
+        ends: tuple[Callable[[SentRequest], object], ...] = (
+            lambda sent: sent.connection.data_received(b"more"),
+            lambda sent: sent.connection.connection_lost(None),
+            lambda sent: sent.connection.abort(),
+            lambda sent: sent.watch.abort(),
         )
         for end in ends:
-            stage = Stage()
-            stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\n")
-            reading = start(stage.connection.read())
+            sent = SentRequest()
+            sent.connection.data_received(HEAD + b"content-length: 4\r\n\r\n")
+            reading = start(sent.connection.read())
             await asyncio.sleep(0)
-            end(stage)
+            end(sent)
             await asyncio.wait({reading}, timeout=1)
             assert reading.done()
             reading.exception()
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_invalid_data_closes_the_connection() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(b"220 mail.test ESMTP\r\n")
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(b"220 mail.test ESMTP\r\n")
         with pytest.raises(ConnectionBroken, match="not HTTP"):
-            await stage.connection.head()
-        assert stage.wire.is_aborted
+            await sent.connection.head()
+        assert sent.wire.is_aborted
 
-    on_stage(work)
+    with_request(work)
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(200, True), (201, False)])
 def test_the_number_of_headers_is_limited(count: int, is_taken: bool) -> None:
-    async def work(stage: Stage) -> None:
+    async def work(sent: SentRequest) -> None:
         lines = b"".join(b"x-%d: y\r\n" % number for number in range(count - 1))
-        stage.connection.data_received(HEAD + lines + b"content-length: 0\r\n\r\n")
+        sent.connection.data_received(HEAD + lines + b"content-length: 0\r\n\r\n")
         if is_taken:
-            assert len((await stage.connection.head()).headers) == count
+            assert len((await sent.connection.head()).headers) == count
         else:
             with pytest.raises(ConnectionBroken):
-                await stage.connection.head()
+                await sent.connection.head()
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_unread_data_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "_MAX_UNREAD", 4)
 
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(HEAD + b"content-length: 20\r\n\r\n" + b"1234")
-        assert stage.wire.pauses == []
-        stage.connection.data_received(b"5")
-        stage.connection.data_received(b"6")
-        assert stage.wire.pauses == ["pause"]
-        assert stage.connection.has_unread
-        assert await stage.connection.read() == b"123456"
-        assert stage.wire.pauses == ["pause", "resume"]
-        assert [stage.connection.has_unread] == [False]
-        stage.connection.data_received(b"789012")
-        stage.connection.release()
-        assert stage.wire.pauses == ["pause", "resume", "pause", "resume"], "the rest may still come"
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(HEAD + b"content-length: 20\r\n\r\n" + b"1234")
+        assert sent.wire.pauses == []
+        sent.connection.data_received(b"5")
+        sent.connection.data_received(b"6")
+        assert sent.wire.pauses == ["pause"]
+        assert sent.connection.has_unread
+        assert await sent.connection.read() == b"123456"
+        assert sent.wire.pauses == ["pause", "resume"]
+        assert [sent.connection.has_unread] == [False]
+        sent.connection.data_received(b"789012")
+        sent.connection.release()
+        assert sent.wire.pauses == ["pause", "resume", "pause", "resume"], "the rest may still come"
 
-    on_stage(work)
+    with_request(work)
 
 
-def test_reading_pauses_whenever_the_user_does_not_keep_up() -> None:
+def test_reading_pauses_every_time_the_caller_does_not_keep_up() -> None:
     """Not only the first time."""
 
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(HEAD + b"\r\n")
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(HEAD + b"\r\n")
         for turn in range(1, 4):
             for _ in range(3):
-                stage.connection.data_received(b"x" * 200_000)
-            assert stage.wire.pauses == ["pause", "resume"] * (turn - 1) + ["pause"]
-            assert len(await stage.connection.read()) == 600_000
-            assert stage.wire.pauses == ["pause", "resume"] * turn
+                sent.connection.data_received(b"x" * 200_000)
+            assert sent.wire.pauses == ["pause", "resume"] * (turn - 1) + ["pause"]
+            assert len(await sent.connection.read()) == 600_000
+            assert sent.wire.pauses == ["pause", "resume"] * turn
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_the_rest_of_an_abandoned_response_is_drained_for_a_moment() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
-        await stage.connection.read()
-        stage.connection.release()
-        stage.connection.release()
-        stage.watch.finish()
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
+        await sent.connection.read()
+        sent.connection.release()
+        sent.connection.release()
+        sent.watch.finish()
         await pass_time(DRAIN_SECONDS - 0.1)
-        assert not stage.wire.is_aborted
-        stage.connection.data_received(b"ho")
+        assert not sent.wire.is_aborted
+        sent.connection.data_received(b"ho")
         await pass_time(DRAIN_SECONDS)
-        assert stage.is_kept
-        late = Stage()
+        assert sent.is_kept
+        late = SentRequest()
         late.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
         late.connection.release()
         late.watch.finish()
@@ -256,52 +257,52 @@ def test_the_rest_of_an_abandoned_response_is_drained_for_a_moment() -> None:
         assert late.wire.is_aborted
         assert not late.is_kept
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_an_unused_connection_is_closed_after_a_while() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(WHOLE)
-        await stage.read_all()
-        stage.connection.release()
-        stage.watch.finish()
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(WHOLE)
+        await sent.read_all()
+        sent.connection.release()
+        sent.watch.finish()
         await pass_time(KEEP_SECONDS - 0.1)
-        kept = stage.pool.pop_idle(ORIGIN)
-        assert kept is stage.connection
+        kept = sent.pool.pop_idle(ORIGIN)
+        assert kept is sent.connection
         kept.send([b"again"], RequestWatchdog(300, 300))
         await pass_time(10)
-        assert [stage.wire.is_aborted] == [False], "it is in use"
+        assert [sent.wire.is_aborted] == [False], "it is in use"
         kept.data_received(WHOLE)
-        await stage.read_all()
+        await sent.read_all()
         kept.release()
         await pass_time(KEEP_SECONDS + 0.1)
-        assert stage.wire.is_aborted
-        assert not stage.is_kept
+        assert sent.wire.is_aborted
+        assert not sent.is_kept
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_unsolicited_data_closes_the_connection() -> None:
-    async def work(stage: Stage) -> None:
-        stage.connection.data_received(WHOLE)
-        await stage.read_all()
-        stage.connection.release()
-        stage.connection.data_received(b"HTTP/1.1 408 Timeout\r\n\r\n")
-        assert stage.wire.is_aborted
-        assert not stage.is_kept
-        chatty = Stage()
+    async def work(sent: SentRequest) -> None:
+        sent.connection.data_received(WHOLE)
+        await sent.read_all()
+        sent.connection.release()
+        sent.connection.data_received(b"HTTP/1.1 408 Timeout\r\n\r\n")
+        assert sent.wire.is_aborted
+        assert not sent.is_kept
+        chatty = SentRequest()
         chatty.connection.data_received(WHOLE + WHOLE)
         assert await chatty.read_all() == b"hi"
         chatty.connection.release()
         assert not chatty.is_kept
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_a_request_that_is_over_sends_nothing() -> None:
-    async def work(stage: Stage) -> None:
-        assert stage.wire.sent == [b"ask"]
-        over = Stage()
+    async def work(sent: SentRequest) -> None:
+        assert sent.wire.sent == [b"ask"]
+        over = SentRequest()
         over.wire.sent.clear()
         over.connection.data_received(WHOLE)
         await over.read_all()
@@ -312,29 +313,29 @@ def test_a_request_that_is_over_sends_nothing() -> None:
         assert over.wire.sent == []
         assert over.wire.is_aborted
 
-    on_stage(work)
+    with_request(work)
 
 
 def test_received_data_update_the_watchdog() -> None:
-    async def work(stage: Stage) -> None:
+    async def work(sent: SentRequest) -> None:
         await pass_time(5)
-        stage.connection.data_received(HEAD + b"content-length: 4\r\n\r\n")
-        assert (stage.watch.last, stage.watch.has_begun) == (5, False)
+        sent.connection.data_received(HEAD + b"content-length: 4\r\n\r\n")
+        assert (sent.watch.last, sent.watch.has_begun) == (5, False)
         await pass_time(5)
-        stage.connection.data_received(b"hi")
-        assert (stage.watch.last, stage.watch.has_begun) == (10, True)
-        assert stage.connection.has_received
+        sent.connection.data_received(b"hi")
+        assert (sent.watch.last, sent.watch.has_begun) == (10, True)
+        assert sent.connection.has_received
 
-    on_stage(work)
-
-
-# Requests that nobody else watches
+    with_request(work)
 
 
-class Counted(RequestWatchdog):
-    """Remembers all that were made."""
+# Requests without a watchdog of the caller
 
-    made: list["Counted"]
+
+class CountedWatchdog(RequestWatchdog):
+    """Records all created watchdogs."""
+
+    made: list["CountedWatchdog"]
 
     def __init__(self, first_byte: float, between: float) -> None:
         super().__init__(first_byte, between)
@@ -342,11 +343,13 @@ class Counted(RequestWatchdog):
 
 
 @pytest.mark.parametrize("ending", ["answered", "not reached", "broken", "cancelled"])
-async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_default_watchdog_ends_with_its_request(
+    ending: str, reserved_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No timer outlives a request, however it ends."""
-    made: list[Counted] = []
-    monkeypatch.setattr(Counted, "made", made, raising=False)
-    monkeypatch.setattr(httpx_transport, "RequestWatchdog", Counted)
+    made: list[CountedWatchdog] = []
+    monkeypatch.setattr(CountedWatchdog, "made", made, raising=False)
+    monkeypatch.setattr(httpx_transport, "RequestWatchdog", CountedWatchdog)
     is_asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -358,13 +361,8 @@ async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch
             writer.write(WHOLE if ending == "answered" else b"nonsense\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    if ending == "not reached":
-        server.close()
-        await server.wait_closed()
-    async with httpx_transport.make_client(is_direct=True) as client:
-        asking = start(client.get(f"http://127.0.0.1:{port}/"))
+    async with stream_server(serve) as port, httpx_transport.make_client(is_direct=True) as client:
+        asking = start(client.get(f"http://127.0.0.1:{reserved_port if ending == 'not reached' else port}/"))
         if ending == "cancelled":
             await is_asked.wait()
             asking.cancel()
@@ -374,4 +372,3 @@ async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch
         elif ending != "cancelled":
             assert isinstance(asking.exception(), httpx2.TransportError)
         assert [watch.is_over for watch in made] == [True]
-    server.close()

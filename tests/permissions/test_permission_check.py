@@ -1,4 +1,4 @@
-"""The rules of a workspace as its settings say now, and what holds while one of them cannot be read."""
+"""The permission rules of the current settings, and the decision while a rule cannot be read."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from holdfast.config.problems import Problem
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.tools import Permit
 from holdfast.runtime.permission_check import PermissionCheck, allows, outdated_rules, replaces, unread_rule
-from permissions.disk import FewPrograms
+from permissions.fake_disk import FewPrograms
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def short(verdict: Verdict) -> str:
 
 BROKEN = "bash(~touch)"
 SETTINGS: dict[str, tuple[str, tuple[str, str, str, str]]] = {
-    # reading, a command, a write, a write that was agreed to
+    # reading, a command, a write, an agreed write
     "none": ("", ("allow", "ask", "ask", "allow")),
     "allowed": ("allow = ['bash', 'write']", ("allow", "allow", "allow", "allow")),
     "allowed tools": ("allowed_tools = ['bash', 'write']", ("allow", "allow", "allow", "allow")),
@@ -57,7 +57,7 @@ SETTINGS: dict[str, tuple[str, tuple[str, str, str, str]]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_holds(files: SettingsFiles, name: str) -> None:
+def test_decision_while_a_rule_cannot_be_read(files: SettingsFiles, name: str) -> None:
     text, expected = SETTINGS[name]
     files.write_user(f"[permissions]\n{text}\n")
     check = check_of(files)
@@ -69,7 +69,7 @@ def test_what_holds(files: SettingsFiles, name: str) -> None:
         assert verdict.saves == (), "what is saved now could be what the rule was to forbid"
 
 
-def test_a_change_of_settings_counts_at_once(files: SettingsFiles) -> None:
+def test_changed_settings_apply_at_once(files: SettingsFiles) -> None:
     check = check_of(files)
     assert short(check(bash(files, "make"))) == "ask"
     for rules, decision in (("deny = ['bash(make)']", "deny"), ("allow = ['bash(make)']", "allow"), ("", "ask")):
@@ -111,14 +111,14 @@ def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
         ((problem("error", "permissions.ask[1]"), problem("error", "permissions.ask[0]")), 0),
     ],
 )
-def test_which_problem_holds_everything(problems: tuple[Problem, ...], files: int | None) -> None:
+def test_problems_that_make_every_call_ask(problems: tuple[Problem, ...], files: int | None) -> None:
     assert unread_rule(problems) == (None if files is None else problems[files])
 
 
 OLD = "bash(./run.sh)"
 
 
-def test_saved_rules_of_earlier_versions_are_left_out_of_the_file_they_were_saved_in(files: SettingsFiles) -> None:
+def test_saved_rules_of_earlier_versions_are_ignored(files: SettingsFiles) -> None:
     saved = files.data / "workspaces" / "w1" / "config.json"
     files.write(saved, '{"permissions": {"allow": ["bash(make)", "bash(./run.sh)", "bash(touch x)"]}}')
     files.write_user("[permissions]\nallow = ['bash(./own.sh)']\n")
@@ -142,11 +142,11 @@ def test_saved_rules_of_earlier_versions_are_left_out_of_the_file_they_were_save
         ("bash(./other) in /w", OLD, False),
     ],
 )
-def test_a_rule_takes_the_place_of_its_old_form(new: str, old: str, expected: bool) -> None:
+def test_rule_replaces_its_old_form(new: str, old: str, expected: bool) -> None:
     assert replaces(new, old) is expected
 
 
-def test_whether_some_rules_alone_allow_a_call(files: SettingsFiles) -> None:
+def test_rules_that_allow_a_call_by_themselves(files: SettingsFiles) -> None:
     root = str(files.project)
     assert allows(("bash(make)",), bash(files, "make"), root, FewPrograms())
     assert not allows(("bash(make)",), bash(files, "make x"), root, FewPrograms())

@@ -52,7 +52,7 @@ STATUSES: dict[str, int] = {
     "OtherDataDirectory": 421,
     "TooManyStreams": 503,
 }
-"""Those of the domain and of the protocol. All others have the status of their nearest base here."""
+"""Errors of the domain and of the protocol. All others have the status of their nearest base here."""
 
 SECRET = "s3cr3t-c4n4ry-17"
 
@@ -69,7 +69,7 @@ def made(kind: type[HoldfastError], text: str | None) -> HoldfastError:
 
 @pytest.fixture(scope="module")
 def known() -> list[type[HoldfastError]]:
-    """All of the package, whichever module they are in."""
+    """Return all error types of the package, in every module."""
     for package in ("domain", "protocol", "server", "engine", "storage", "config", "providers", "workspace"):
         root = importlib.import_module(f"holdfast.{package}")
         for module in pkgutil.walk_packages(root.__path__, f"holdfast.{package}."):
@@ -95,7 +95,7 @@ def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: li
     assert not wrong
 
 
-def test_a_body_has_the_message_unless_it_is_a_fault_of_our_own() -> None:
+def test_body_has_the_message_unless_the_error_is_internal() -> None:
     found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, error_status.__name__)}
     for kind in found:
         body = problem_of(made(kind, SECRET)).message
@@ -105,7 +105,7 @@ def test_a_body_has_the_message_unless_it_is_a_fault_of_our_own() -> None:
         assert SECRET not in problem_of(error).message
 
 
-async def asked(application: Application, path: str) -> tuple[int, bytes, dict[bytes, bytes]]:
+async def request(application: Application, path: str) -> tuple[int, bytes, dict[bytes, bytes]]:
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -119,8 +119,8 @@ async def asked(application: Application, path: str) -> tuple[int, bytes, dict[b
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
-async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog: pytest.LogCaptureFixture) -> None:
-    """Also while the server leaves: then a fault is no fault, but everything else keeps its status."""
+async def test_every_handler_error_has_the_same_body_format(caplog: pytest.LogCaptureFixture) -> None:
+    """Also during shutdown: an internal error then becomes 503; all others keep their status."""
     raised: list[BaseException] = []
 
     async def handler(_: Request) -> None:
@@ -139,7 +139,7 @@ async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog
                 raised.append(error)
                 server.manager.is_closed = is_leaving
                 caplog.clear()
-                answer, body, headers = await asked(application, route.full_path)
+                answer, body, headers = await request(application, route.full_path)
                 server.manager.is_closed = False
                 expected = 503 if is_leaving and status == 500 else status
                 assert answer == expected, (kind, is_leaving)

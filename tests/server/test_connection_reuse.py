@@ -97,7 +97,7 @@ async def test_long_idle_connection_is_not_reused() -> None:
         connections.append(0)
         while await exchange.asked() is not None:
             connections[-1] += 1
-            await exchange.say(answer())
+            await exchange.send(answer())
 
     async with Playing(script) as address, Client(address) as client:
         clock = Clock()
@@ -139,7 +139,7 @@ async def test_requests_use_new_address_despite_kept_connections() -> None:
         async def script(exchange: Exchange) -> None:
             while await exchange.asked() is not None:
                 asked.append(name)
-                await exchange.say(answer())
+                await exchange.send(answer())
 
         return Playing(script)
 

@@ -42,8 +42,8 @@ def _scraped(owner: IsolatedHome) -> tuple[int, str]:
 def test_metrics_are_off_unless_owner_enables_them(owner: IsolatedHome) -> None:
     """The file of a project has no influence, trusted or not."""
     (owner.work / "holdfast.toml").write_text("[options]\nmetrics = true\n")
-    owner.say("trust", "--yes")
-    owner.say("run", "words=1")
+    owner.stdout_of("trust", "--yes")
+    owner.stdout_of("run", "words=1")
     status, text = _scraped(owner)
     assert status == 404
     assert "options.metrics" in text
@@ -52,7 +52,7 @@ def test_metrics_are_off_unless_owner_enables_them(owner: IsolatedHome) -> None:
 def test_server_activity_is_counted(owner: IsolatedHome) -> None:
     _set(owner, "[options]\nmetrics = true\n")
     owner.serve()
-    owner.say("run", "words=3 tool=ls")
+    owner.stdout_of("run", "words=3 tool=ls")
     owner.call("run", "please fail")
     status, text = _scraped(owner)
     assert status == 200
@@ -174,10 +174,10 @@ def test_runs_steps_and_tools_become_spans(owner: IsolatedHome) -> None:
     with collector() as there:
         _set(owner, f'[options]\ntelemetry = "http://127.0.0.1:{there.server_port}"\n')
         server = owner.serve()
-        owner.say("run", "--run-id", "told", "words=3 tool=ls secretword")
+        owner.stdout_of("run", "--run-id", "told", "words=3 tool=ls secretword")
         owner.call("run", "--run-id", "broke", "please fail secretword")
-        owner.say("run", "--run-id", "helped", 'tool=agent {"prompt": "words=2"}')
-        owner.say("server", "stop")
+        owner.stdout_of("run", "--run-id", "helped", 'tool=agent {"prompt": "words=2"}')
+        owner.stdout_of("server", "stop")
         server.wait(30)
         spans = {span.span_id: span for span in there.spans}
     assert there.paths == {"/v1/traces"}
@@ -217,5 +217,5 @@ def test_server_works_without_telemetry_package(owner: IsolatedHome) -> None:
     assert process.stderr is not None
     lines = iter(process.stderr.readline, b"")
     assert any(b"holdfast-agent[otel]" in line for line in lines)
-    assert owner.say("run", "words=1") == "word1"
-    assert "holdfast-agent[otel]" in owner.say("doctor", "--area", "telemetry")
+    assert owner.stdout_of("run", "words=1") == "word1"
+    assert "holdfast-agent[otel]" in owner.stdout_of("doctor", "--area", "telemetry")

@@ -119,7 +119,7 @@ async def test_long_response_is_read_to_its_end() -> None:
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"x" * size))
+        await exchange.send(answer(b"x" * size))
         await exchange.until_left()
 
     async with Playing(script) as address:
@@ -159,7 +159,7 @@ async def test_requests_without_time_limit_are_awaited() -> None:
     async def script(exchange: Exchange) -> None:
         while (request := await exchange.asked()) is not None:
             await gate()
-            await exchange.say(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
+            await exchange.send(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
 
     workspace, session = WorkspaceId("w"), SessionId("s")
     async with Playing(script) as address, Client(address) as client:
@@ -183,7 +183,7 @@ async def test_requests_without_time_limit_are_awaited() -> None:
 async def test_success_statuses(status: int, is_done: bool) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"", status))
+        await exchange.send(answer(b"", status))
 
     async with Playing(script) as address, Client(address) as client:
         with nullcontext() if is_done else pytest.raises(ServerProblem, match=str(status)):
@@ -194,7 +194,7 @@ async def test_socket_in_directory_of_others_is_not_used() -> None:
     async def script(exchange: Exchange) -> None:
         while await exchange.asked() is not None:
             known = {"version": "1", "protocol": PROTOCOL, "pid": os.getpid(), "data_id": directory_id(data)}
-            await exchange.say(answer(json.dumps(known).encode()))
+            await exchange.send(answer(json.dumps(known).encode()))
 
     with short_directory() as root:
         data = str(root / "data")
@@ -261,7 +261,7 @@ async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatc
         async def script(exchange: Exchange) -> None:
             while (request := await exchange.asked()) is not None:
                 entered.append((name, json.loads(request.body or b"{}").get("env")))
-                await exchange.say(answer(b'{"id":"w","path":"/p"}'))
+                await exchange.send(answer(b'{"id":"w","path":"/p"}'))
 
         return Playing(script)
 
@@ -285,7 +285,7 @@ async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatc
 async def test_refused_stream_raises() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head(401))
+        await exchange.send(stream_head(401))
 
     async with Playing(script) as address, Client(address) as client:
         stream = client.events(WorkspaceId("w"), since=0)

@@ -59,7 +59,7 @@ class PlayModel(EchoModel):
         async for part in ScriptedModel([Step(acts)]).stream(request):
             yield part
 
-    def say(self, *words: str) -> None:
+    def stream_words(self, *words: str) -> None:
         for word in words:
             self.feed.put_nowait(word)
 

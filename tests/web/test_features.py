@@ -72,7 +72,7 @@ async def test_the_queue_is_reordered_and_emptied(harness: PageHarness) -> None:
     assert waiting == ["first", "second"]
     await screen.at("queue-item").last.get_by_role("button", name="Remove").click()
     await expect(screen.at("queue-item")).to_have_count(1)
-    harness.model.say("Fed.")
+    harness.model.stream_words("Fed.")
     harness.model.stop()
     await expect(screen.answers.last).to_contain_text("echo: first")
 

@@ -45,19 +45,13 @@ from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.response_builder import Growth, ResponseBuilder
+from holdfast.engine.settings import Pace
 
-__all__ = ["Pace", "Turn", "TurnClosed"]
+__all__ = ["Turn", "TurnClosed"]
 
 
 class TurnClosed(HoldfastError):
     """The turn is closed; operations of its task are no longer recorded."""
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Interval at which a growing message is stored. A crash loses at most this much streamed text."""
-
-    seconds: float = 0.25
-    characters: int = 4_096
 
 
 class Turn:

@@ -12,13 +12,14 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.ports import Models
 from holdfast.engine.settings import EngineSettings
 from holdfast.lock_owner import write_owner
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.providers.http_client import in_thread
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -29,6 +30,9 @@ from holdfast.server.streams.event_stream import stream
 from holdfast.server.telemetry.observers import Observers, own_options
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.workspace.process.guard_system import deny_tracing, return_freed_memory
+
+if TYPE_CHECKING:
+    from holdfast.engine.ports import Models
 
 __all__ = ["RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
@@ -78,7 +82,7 @@ async def run_server(
         for listener in sockets:
             await server.listen(listener, front)
         on_listening()
-        await application.web.reopen()
+        await asyncio.gather(_load_workspace_modules(), application.web.reopen())
         await manager.stopping.wait()
     finally:
         # Close the workspaces first, which ends the streams; then wait for connections.
@@ -89,6 +93,14 @@ async def run_server(
             opening.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)
+
+
+async def _load_workspace_modules() -> None:
+    """Import the modules of the first workspace while its client connects. A request that needs them earlier waits for
+    the same import.
+    """
+    for module in ("runtime.workspace_services", "server.routes.workspaces", "server.routes.prompts"):
+        await in_thread(f"holdfast.{module}")
 
 
 def _handle_signal(manager: WorkspaceManager) -> None:
@@ -112,7 +124,9 @@ class ServerOptions(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
 
 
-async def serve(options: ServerOptions, models: Models | None = None, *, listener: socket.socket | None = None) -> None:
+async def serve(
+    options: ServerOptions, models: "Models | None" = None, *, listener: socket.socket | None = None
+) -> None:
     """Run the server until a stop is requested. Raises a `HoldfastError` with the reason if it cannot start.
 
     A `listener` is a bound socket that does not listen yet.

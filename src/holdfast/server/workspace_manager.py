@@ -19,6 +19,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -28,12 +29,15 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lock_owner import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices
-from holdfast.runtime.workspace import Workspace
+from holdfast.runtime.server_services import NoUsableModel, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
 from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.runtime.workspace import Workspace
+    from holdfast.runtime.workspace_services import WorkspaceServices
 
 __all__ = [
     "ClientRetired",
@@ -52,9 +56,9 @@ class WorkspaceHandle:
     apply; later clients share them.
     """
 
-    def __init__(self, workspace: Workspace, body: WorkspaceBody) -> None:
-        services = workspace.services
-        assert isinstance(services, WorkspaceServices), "`ServerServices` opens workspaces with these services"
+    def __init__(self, workspace: "Workspace", body: WorkspaceBody) -> None:
+        # `ServerServices` opens workspaces with these services.
+        services = cast("WorkspaceServices", workspace.services)
         self.workspace = workspace
         self.services = services
         self.id: WorkspaceId = workspace.id

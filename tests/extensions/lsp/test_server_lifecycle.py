@@ -1,4 +1,4 @@
-"""Where a language server stands: every state, every event."""
+"""State machine of a language server: every state, every event."""
 
 import itertools
 from collections.abc import Callable
@@ -37,7 +37,7 @@ STARTING = after(Requested(0))
 READY = after(Requested(0), Started(1, 1))
 
 
-def test_it_starts_when_it_is_wanted_and_only_once() -> None:
+def test_server_starts_once_when_needed() -> None:
     standing, effects = transition(ServerState(), Requested(0))
     assert (standing.state, effects) == (LspState.STARTING, (Launch(1),))
     assert transition(standing, Requested(0)) == (standing, ())
@@ -45,7 +45,7 @@ def test_it_starts_when_it_is_wanted_and_only_once() -> None:
     assert transition(READY, Requested(5)) == (READY, ())
 
 
-def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> None:
+def test_restarts_back_off_until_given_up() -> None:
     standing, pauses, now = READY, [], 1.0
     while True:
         standing, effects = transition(standing, Exited(standing.launch, now, "It ended."))
@@ -67,13 +67,13 @@ def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> No
     assert (anew.state, anew.failures, effects) == (LspState.STARTING, 0, (Launch(anew.launch),))
 
 
-def test_one_that_worked_for_long_has_not_failed_before() -> None:
+def test_long_uptime_resets_failures() -> None:
     often = after(Exited(1, 1, "x"), TimerFired(1), Started(2, 10), begin=READY)
     assert after(Exited(2, 20, "x"), begin=often).failures == 2
     assert after(Exited(2, 10 + server_lifecycle.STABLE_AFTER, "x"), begin=often).failures == 1
 
 
-def test_one_that_is_not_installed_is_looked_for_again_after_a_while() -> None:
+def test_missing_program_is_looked_up_again_later() -> None:
     absent, effects = transition(STARTING, ProgramMissing(1, 0, "not there"))
     assert (absent.state, absent.error, absent.failures) == (LspState.ERROR, "not there", 0)
     assert effects == (Kill(),), "nobody waits for it"
@@ -83,13 +83,13 @@ def test_one_that_is_not_installed_is_looked_for_again_after_a_while() -> None:
 
 @pytest.mark.parametrize("late", [Started(1, 9), Exited(1, 9, "x"), ProgramMissing(1, 9, "x"), TimerFired(1)])
 @pytest.mark.parametrize("change", [Stop(), Restart(), Forbidden("no"), Forbidden("", is_disabled=True)])
-def test_what_an_earlier_launch_says_changes_nothing(late: Event, change: Event) -> None:
+def test_events_of_earlier_launch_are_ignored(late: Event, change: Event) -> None:
     for begin in (STARTING, READY):
         standing = after(change, begin=begin)
         assert transition(standing, late) == (standing, ())
 
 
-def test_a_stop_lasts_until_the_next_file() -> None:
+def test_stop_lasts_until_next_file() -> None:
     stopped, effects = transition(READY, Stop())
     assert (stopped.state, effects) == (LspState.STOPPED, (Kill(),))
     assert transition(stopped, Requested(0))[0].state == LspState.STARTING
@@ -99,7 +99,7 @@ def test_a_stop_lasts_until_the_next_file() -> None:
 
 
 @pytest.mark.parametrize("is_disabled", [True, False])
-def test_what_is_forbidden_stays_away_until_it_is_allowed(is_disabled: bool) -> None:
+def test_forbidden_server_stays_stopped_until_allowed(is_disabled: bool) -> None:
     standing, effects = transition(READY, Forbidden("why", is_disabled))
     assert standing.is_forbidden
     assert (standing.error, effects) == ("why", (Kill(),))
@@ -110,8 +110,8 @@ def test_what_is_forbidden_stays_away_until_it_is_allowed(is_disabled: bool) -> 
     assert after(Requested(0), begin=allowed).state == LspState.STARTING
 
 
-def test_at_most_one_runs_whatever_happens() -> None:
-    """Every history of four events: a launch follows a kill, or nothing that runs."""
+def test_at_most_one_process_runs() -> None:
+    """Every sequence of four events: a launch follows a kill, or no running process."""
     kinds: tuple[Callable[[int], Event], ...] = (
         lambda n: Requested(100.0 * n),
         lambda n: Started(n, 1.0),

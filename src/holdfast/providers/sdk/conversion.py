@@ -1,8 +1,8 @@
-"""Conversion of requests to the messages of pydantic-ai, and of its response events to stream parts."""
+"""Convert requests and settings to the types of pydantic-ai, and its responses to stream parts."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from pydantic_ai.messages import (
@@ -29,6 +29,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings, ThinkingEffort
 from pydantic_ai.tools import ToolDefinition
 
 from holdfast.domain import messages as ours
@@ -47,11 +48,14 @@ from holdfast.domain.model_requests import (
     ToolCallStart,
     UsagePart,
 )
+from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
+from holdfast.providers.chat_request import effort_of, output_tokens_of
 from holdfast.providers.model_access import ModelAccess
 
-__all__ = ["StreamParts", "conversation", "parameters"]
+__all__ = ["StreamParts", "body_for", "conversation", "parameters", "settings_for"]
 
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 
 _REDACTED = {"bedrock": "redacted_content"}
 _REASONS: dict[str, StepFinish] = {
@@ -308,3 +312,44 @@ def _signature_parts(thought: ThinkingPart) -> Iterator[StreamPart]:
         yield ReasoningSignature(msgspec.json.encode(packed).decode())
     elif thought.signature:
         yield ReasoningSignature(thought.signature)
+
+
+def settings_for(
+    request: model_requests.ModelRequest,
+    info: model_requests.ModelInfo,
+    access: ModelAccess,
+    selection: Selection,
+    headers: dict[str, str],
+) -> dict[str, Any]:
+    """Return the common settings and the options known to pydantic-ai. Unknown options go into the body unchanged."""
+    settings: dict[str, Any] = {"extra_headers": headers}
+    if most := output_tokens_of(request, selection):
+        settings["max_tokens"] = most
+    for name in _SAMPLING:
+        if (value := getattr(selection, name)) is not None:
+            settings[name] = value
+    effort = effort_of(info, selection)
+    if effort in get_args(ThinkingEffort):
+        settings["thinking"] = effort
+    elif effort in ("none", "off", "disabled"):
+        settings["thinking"] = False
+    elif info.can_reason and (effort or selection.think):
+        settings["thinking"] = True
+    settings |= {name: value for name, value in _options(access, selection).items() if _is_setting(name)}
+    if body := body_for(access, selection):
+        settings["extra_body"] = body
+    return settings
+
+
+def body_for(access: ModelAccess, selection: Selection) -> dict[str, Any]:
+    """Return the extra fields for the body of each request."""
+    return {name: value for name, value in _options(access, selection).items() if not _is_setting(name)} | access.body
+
+
+def _options(access: ModelAccess, selection: Selection) -> dict[str, Any]:
+    return access.options | selection.provider_options
+
+
+def _is_setting(name: str) -> bool:
+    own = ("openai_", "anthropic_", "google_", "bedrock_", "mistral_")
+    return name in ModelSettings.__annotations__ or name.startswith(own)

@@ -16,7 +16,9 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.events import DurableEvent, LiveEvent
 from holdfast.domain.ledger import Entry
 from holdfast.domain.settings import Options
-from holdfast.engine.ports import Outlet
+
+if TYPE_CHECKING:
+    from holdfast.engine.ports import Outlet
 
 if TYPE_CHECKING:
     from holdfast.server.telemetry.metrics import ServerMetrics
@@ -73,7 +75,7 @@ class Observers:
 class _ObservedOutlet:
     """An outlet that also passes durable events to the observers."""
 
-    def __init__(self, path: str, outlet: Outlet, receivers: list[Observer]) -> None:
+    def __init__(self, path: str, outlet: "Outlet", receivers: list[Observer]) -> None:
         self._path = path
         self._outlet = outlet
         self._observers = receivers

@@ -22,52 +22,52 @@ from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.harness import FixedModels, Harness
-from model_server.script import Ask, Reply, Say, Think, event
-from model_server.server import Asked, ModelServer
+from model_server.script import CallTool, Reply, Say, Think, event
+from model_server.server import ModelServer, RecordedRequest
 
-ANSWERS = (
-    Reply((Think(("let me ", "see")), Say(("I ", "look")), Ask("c1", "look", ("{}",))), Usage(1, 2)),
-    Reply((Think(("both",)), Ask("c2", "look", ('{"n"', ":1}")), Ask("c3", "other", ("{}",))), Usage(3, 4)),
+RESPONSES = (
+    Reply((Think(("let me ", "see")), Say(("I ", "look")), CallTool("c1", "look", ("{}",))), Usage(1, 2)),
+    Reply((Think(("both",)), CallTool("c2", "look", ('{"n"', ":1}")), CallTool("c3", "other", ("{}",))), Usage(3, 4)),
     Reply((Say(("all ", "done")),), Usage(5, 6)),
 )
-TROUBLES = {
+FAILURES = {
     "busy": Reply(status=503),
-    "cut": Reply((Think(("no",)), Say(("not ", "this")), Ask("c1", "look", ("{}",))), cut_after=3),
+    "cut": Reply((Think(("no",)), Say(("not ", "this")), CallTool("c1", "look", ("{}",))), cut_after=3),
     "ended early": Reply((Say(("not ", "this")),), cut_after=2, ends_politely=True),
     "error": Reply(raw=(event({"error": {"message": "The server is overloaded", "code": 503}}),)),
 }
-Trouble = tuple[int, str]
-"""Before which answer, and of which kind; `key` is a key that is not valid any more."""
+Failure = tuple[int, str]
+"""The response it precedes, and its kind; `key` is an expired key."""
 INFO = ModelInfo("acme", "m", can_reason=True, reasoning_levels=("low", "high"), price=Price(1e6, 1e6))
 SETTINGS = EngineSettings(titles=False, retries=RetryPolicy(first=0.0))
 
 
 class Script:
-    """Meets each request with a trouble as long as one is left, and then with its answer."""
+    """Answers each request with the next failure, and then with its response."""
 
-    def __init__(self, troubles: Sequence[Trouble]) -> None:
-        self._left = list(troubles)
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        self._left = list(failures)
         self._answered = 0
         self._is_old_refused = False
         self.places: list[int] = []
-        """Which answer each request was for."""
+        """The response that each request was for."""
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, request: RecordedRequest) -> Reply:
         place = self._answered
         self.places.append(place)
         if self._left and self._left[0] == (place, "key"):
             self._left.pop(0)
             self._is_old_refused = True
-        if self._is_old_refused and asked.headers["authorization"] != "Bearer new":
+        if self._is_old_refused and request.headers["authorization"] != "Bearer new":
             return Reply(status=401)
         if self._left and self._left[0][0] == place:
-            return TROUBLES[self._left.pop(0)[1]]
+            return FAILURES[self._left.pop(0)[1]]
         self._answered += 1
-        return ANSWERS[place]
+        return RESPONSES[place]
 
 
-class Played(msgspec.Struct):
-    """What came of a turn, without what differs from one to the next."""
+class TurnResult(msgspec.Struct):
+    """The result of a turn, without fields that differ from one to the next."""
 
     bodies: list[dict[str, Any]]
     keys: list[str]
@@ -80,8 +80,8 @@ class Played(msgspec.Struct):
     notices: list[str]
 
 
-async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) -> Played:
-    script = Script(troubles)
+async def turn(failures: Sequence[Failure], effort: str, *, falls_back: bool) -> TurnResult:
+    script = Script(failures)
     tools = fixed_tool("look"), fixed_tool("other")
 
     async def unusable(_: str) -> Model:
@@ -103,11 +103,11 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
         await harness.close()
         await close_connections()
         assert session is not None
-        assert all(asked.headers["x-team"] == "a" for asked in server.asked)
+        assert all(request.headers["x-team"] == "a" for request in server.requests)
         end = harness.end_of("r1")
-        return Played(
-            [asked.json for asked in server.asked],
-            [asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked],
+        return TurnResult(
+            [request.json for request in server.requests],
+            [request.headers["authorization"].removeprefix("Bearer ") for request in server.requests],
             script.places,
             [stored(message) for message in messages],
             session.cost,
@@ -119,7 +119,7 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
 
 
 def stored(message: Message) -> object:
-    """Without times."""
+    """Return the message without times."""
     parts = msgspec.to_builtins(message.parts)
     for part in parts:
         for name in ("time", "started_at", "finished_at"):
@@ -133,35 +133,35 @@ async def connections() -> AsyncIterator[None]:
     await close_connections()
 
 
-def pairs() -> list[tuple[Trouble, Trouble]]:
-    each = list(product(range(len(ANSWERS)), [*TROUBLES, "key"]))
+def pairs() -> list[tuple[Failure, Failure]]:
+    each = list(product(range(len(RESPONSES)), [*FAILURES, "key"]))
     return [pair for pair in combinations_with_replacement(each, 2) if [kind for _, kind in pair] != ["key", "key"]]
 
 
 @pytest.mark.parametrize("falls_back", [False, True], ids=["chosen model", "fallback"])
 @pytest.mark.parametrize("effort", ["", "high"])
-async def test_troubles_by_pairs_change_nothing_else(effort: str, falls_back: bool, connections: None) -> None:
+async def test_pairs_of_failures_do_not_change_the_result(effort: str, falls_back: bool, connections: None) -> None:
     easy = await turn([], effort, falls_back=falls_back)
     assert easy.places == [0, 1, 2]
     assert easy.end == ("completed", "all done", "")
     assert easy.ran == (2, 1)
     assert easy.cost == 21.0
     assert [body.get("reasoning_effort") for body in easy.bodies] == [effort or None] * 3
-    thoughts = [said["reasoning_content"] for said in easy.bodies[2]["messages"] if "reasoning_content" in said]
+    thoughts = [item["reasoning_content"] for item in easy.bodies[2]["messages"] if "reasoning_content" in item]
     assert thoughts == ["let me see", "both"]
     assert easy.notices == ["fallback"] * falls_back
-    for number, troubles in enumerate(pairs()):
+    for number, failures in enumerate(pairs()):
         if number % 4 != 2 * falls_back + bool(effort):
             # Each pair with one of the four.
             continue
-        played = await turn(troubles, effort, falls_back=falls_back)
-        expected = [place for place in range(3) for _ in range(1 + sum(at == place for at, _ in troubles))]
-        assert played.places == expected, troubles
-        assert played.bodies == [easy.bodies[place] for place in expected], troubles
-        has_new_key = any(kind == "key" for _, kind in troubles)
-        assert set(played.keys) == ({"old", "new"} if has_new_key else {"old"}), troubles
+        played = await turn(failures, effort, falls_back=falls_back)
+        expected = [place for place in range(3) for _ in range(1 + sum(at == place for at, _ in failures))]
+        assert played.places == expected, failures
+        assert played.bodies == [easy.bodies[place] for place in expected], failures
+        has_new_key = any(kind == "key" for _, kind in failures)
+        assert set(played.keys) == ({"old", "new"} if has_new_key else {"old"}), failures
         assert played.keys == sorted(played.keys, reverse=True), "the old one is not sent again"
-        retries = sum(kind != "key" for _, kind in troubles)
-        assert played.notices == [*easy.notices, *["retrying"] * retries], troubles
+        retries = sum(kind != "key" for _, kind in failures)
+        assert played.notices == [*easy.notices, *["retrying"] * retries], failures
         for name in ("stored", "cost", "tokens", "end", "ran"):
-            assert getattr(played, name) == getattr(easy, name), (troubles, name)
+            assert getattr(played, name) == getattr(easy, name), (failures, name)

@@ -30,19 +30,19 @@ from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.providers.sdk.anthropic import marked
 from model_server.script import Reply, Say, event
-from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
+from providers.adapters import ALL, KEY, LIBRARIES, AdapterCase, collect, message, prompt, serving
 
 pytestmark = LIBRARIES
 
-ANTHROPIC = next(subject for subject in ALL if subject.name == "anthropic")
-GEMINI = next(subject for subject in ALL if subject.name == "gemini")
-MISTRAL = next(subject for subject in ALL if subject.name == "mistral")
-SDKS = [subject for subject in ALL if subject.name != "compatible"]
+ANTHROPIC = next(adapter for adapter in ALL if adapter.name == "anthropic")
+GEMINI = next(adapter for adapter in ALL if adapter.name == "gemini")
+MISTRAL = next(adapter for adapter in ALL if adapter.name == "mistral")
+SDKS = [adapter for adapter in ALL if adapter.name != "compatible"]
 DONE = Reply((Say(("done",)),))
-PICTURE = base64.b64encode(b"\x89PNG").decode()
+IMAGE = base64.b64encode(b"\x89PNG").decode()
 
 
-def talk(*, data: str = "") -> ModelRequest:
+def conversation(*, data: str = "") -> ModelRequest:
     call = ToolCallPart(ToolCall(ToolCallId("a"), "ls", '{"path":"."}', finished=True))
     result = ToolResult(
         ToolCallId("a"), "ls", "a b", "", is_error=True, data=data, mime_type="image/png" if data else ""
@@ -55,44 +55,44 @@ def talk(*, data: str = "") -> ModelRequest:
     )
 
 
-async def sent(subject: Subject, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+async def sent(adapter: AdapterCase, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     async with serving(DONE) as server:
-        info = fields.pop("info", ModelInfo("acme", subject.model, supports_images=True))
+        info = fields.pop("info", ModelInfo("acme", adapter.model, supports_images=True))
         access = fields.pop("access", ModelAccess())
-        url = server.base_url(subject.wire)
-        reach = msgspec.structs.replace(access, base_url=url, api_key=subject.key, extras=subject.extras)
-        await collect(subject.make(info, reach, Selection(**fields)), request)
-        return dict(server.asked[0].json)
+        url = server.base_url(adapter.wire)
+        reach = msgspec.structs.replace(access, base_url=url, api_key=adapter.key, extras=adapter.extras)
+        await collect(adapter.make(info, reach, Selection(**fields)), request)
+        return dict(server.requests[0].json)
 
 
-@pytest.mark.parametrize("subject", SDKS, ids=str)
-async def test_a_conversation_is_sent_completely(subject: Subject) -> None:
-    body = msgspec.json.encode(await sent(subject, talk(data=PICTURE))).decode()
-    for piece in ("Be brief.", "See:", "Looking.", "a b", "And?", PICTURE, "Lists a directory."):
+@pytest.mark.parametrize("adapter", SDKS, ids=str)
+async def test_a_conversation_is_sent_completely(adapter: AdapterCase) -> None:
+    body = msgspec.json.encode(await sent(adapter, conversation(data=IMAGE))).decode()
+    for piece in ("Be brief.", "See:", "Looking.", "a b", "And?", IMAGE, "Lists a directory."):
         assert piece in body, piece
-    assert body.count(PICTURE) == 2
+    assert body.count(IMAGE) == 2
 
 
-@pytest.mark.parametrize("subject", SDKS, ids=str)
-async def test_sampling_and_options_are_sent(subject: Subject) -> None:
+@pytest.mark.parametrize("adapter", SDKS, ids=str)
+async def test_sampling_and_options_are_sent(adapter: AdapterCase) -> None:
     access = ModelAccess(body={"custom_key": 5}, system_prefix="First of all.")
-    model = "gpt-4.1" if "openai" in subject.name else subject.model
+    model = "gpt-4.1" if "openai" in adapter.name else adapter.model
     info = ModelInfo("acme", model)
-    body = msgspec.json.encode(await sent(subject, prompt(), info=info, access=access, temperature=0.25, max_tokens=77))
+    body = msgspec.json.encode(await sent(adapter, prompt(), info=info, access=access, temperature=0.25, max_tokens=77))
     for piece in (b"0.25", b"77", b"First of all.", b'"custom_key":5'):
         assert piece in body, piece
 
 
-async def test_media_stay_in_results_where_they_may() -> None:
+async def test_images_stay_in_results_if_the_wire_accepts_them() -> None:
     info = ModelInfo("acme", "claude-opus-x", supports_images=True, takes_media_in_results=True)
-    body = await sent(ANTHROPIC, talk(data=PICTURE), info=info)
+    body = await sent(ANTHROPIC, conversation(data=IMAGE), info=info)
     result = next(
         block
         for item in body["messages"]
         for block in item["content"]
         if isinstance(block, dict) and block["type"] == "tool_result"
     )
-    assert PICTURE in str(result)
+    assert IMAGE in str(result)
     assert result["is_error"] is True
 
 
@@ -100,16 +100,16 @@ def marks_in(value: Any) -> int:  # noqa: ANN401
     return str(value).count("cache_control")
 
 
-async def test_claude_may_keep_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last tool, the last of the system prompt, the last two messages; unless it is switched off."""
-    body = await sent(ANTHROPIC, talk())
+async def test_cache_marks_of_claude(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last tool, the end of the system prompt, the last two messages; unless caching is disabled."""
+    body = await sent(ANTHROPIC, conversation())
     assert [marks_in(body[name]) for name in ("tools", "system")] == [1, 1]
     assert [marks_in(item) for item in body["messages"]] == [0, 1, 1]
     monkeypatch.setenv("HOLDFAST_DISABLE_ANTHROPIC_CACHE", "1")
-    assert marks_in(await sent(ANTHROPIC, talk())) == 0
+    assert marks_in(await sent(ANTHROPIC, conversation())) == 0
 
 
-def test_marks_pass_over_thoughts_and_empty_messages() -> None:
+def test_cache_marks_skip_reasoning_and_empty_messages() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "S"}
     text = {"type": "text", "text": "so"}
     body = marked({"messages": [{"role": "assistant", "content": [text, thought]}, {"role": "user", "content": ""}]})
@@ -118,7 +118,7 @@ def test_marks_pass_over_thoughts_and_empty_messages() -> None:
     assert marked({}) == {"messages": []}
 
 
-async def test_a_kind_that_is_none() -> None:
+async def test_unknown_kind() -> None:
     with pytest.raises(ProviderError, match="anthropic, azure, bedrock") as caught:
         await collect(PydanticModel(ModelInfo("acme", "m"), ModelAccess(api_key=KEY), Selection(), kind="telepathy"))
     assert caught.value.trouble == "refused"
@@ -144,7 +144,7 @@ async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: py
 
 
 async def test_an_invalid_chunk_is_not_retried() -> None:
-    """Gemini with a signature that is none: the next answer would have the same."""
+    """Gemini with an invalid signature: the next response would have the same."""
     part = {"text": "hm", "thought": True, "thoughtSignature": "%%% the-secret"}
     piece = {"candidates": [{"content": {"role": "model", "parts": [part]}}]}
     async with serving(Reply(raw=(b"data: " + msgspec.json.encode(piece) + b"\r\n\r\n",))) as server:
@@ -162,10 +162,10 @@ def machine_key() -> str:
 
 
 @pytest.mark.parametrize("is_good", [True, False], ids=["known", "unknown"])
-async def test_vertex_signs_in_with_the_machines_own_account(
+async def test_vertex_uses_the_credentials_of_the_machine(
     is_good: bool, machine_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has stored a key: a project, a place, and what Google's own tools left on this machine."""
+    """No key is stored: a project, a location, and the credentials of Google's tools on this machine."""
     async with serving(DONE) as server:
         server.pages["/token"] = {"access_token": "fresh", "expires_in": 3600} if is_good else {"error": "unknown"}
         account = {"type": "service_account", "client_email": "me@p", "private_key": machine_key}
@@ -180,8 +180,8 @@ async def test_vertex_signs_in_with_the_machines_own_account(
             assert caught.value.trouble == "credentials"
             return
         assert (await collect(model))[-1] == FinishedPart("stop")
-        assert "/projects/p/locations/europe-west1/" in server.asked[-1].path
-        assert server.asked[-1].headers["authorization"] == "Bearer fresh"
+        assert "/projects/p/locations/europe-west1/" in server.requests[-1].path
+        assert server.requests[-1].headers["authorization"] == "Bearer fresh"
 
 
 def mistral_piece(finish: str | None = None, **delta: Any) -> bytes:  # noqa: ANN401 - any JSON
@@ -194,7 +194,7 @@ def mistral_call(id: str | None) -> dict[str, Any]:
 
 
 async def test_mistral_calls_in_several_pieces_are_several_calls() -> None:
-    """Each is the first of its piece; and some servers give them no ids."""
+    """Each is the first of its piece; and some servers send no ids."""
     pieces = [mistral_piece(tool_calls=[mistral_call(id)]) for id in ("D681PevKs", "E792QfwLt", None, None)]
     async with serving(Reply(raw=(*pieces, mistral_piece("tool_calls", content="")))) as server:
         parts = await collect(MISTRAL.on(server.base_url("mistral")))
@@ -204,13 +204,13 @@ async def test_mistral_calls_in_several_pieces_are_several_calls() -> None:
     assert len(set(begun) - {"null"}) == 4
 
 
-async def test_mistral_gets_ids_of_its_own_form() -> None:
-    """It refuses all others; and the conversation may have begun elsewhere."""
+async def test_call_ids_are_converted_for_mistral() -> None:
+    """It refuses all others, and the conversation may have started with another provider."""
     ids = ("toolu_01A09q90qw90lq917835lq9", "D681PevKs")
     calls = [ToolCallPart(ToolCall(ToolCallId(id), "ls", "{}", finished=True)) for id in ids]
     results = [ToolResultPart(ToolResult(ToolCallId(id), "ls", "a b", "", is_error=False)) for id in ids]
-    asked = message("user", TextPart(Text("Hi.")))
-    body = await sent(MISTRAL, prompt(asked, message("assistant", *calls), message("tool", *results)))
+    user_message = message("user", TextPart(Text("Hi.")))
+    body = await sent(MISTRAL, prompt(user_message, message("assistant", *calls), message("tool", *results)))
     called = [call["id"] for item in body["messages"] for call in item.get("tool_calls") or ()]
     assert called == [item["tool_call_id"] for item in body["messages"] if item["role"] == "tool"]
     assert called[1] == "D681PevKs"
@@ -218,12 +218,12 @@ async def test_mistral_gets_ids_of_its_own_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["mistral", "bedrock"])
-async def test_an_answer_that_ended_in_an_error_is_not_complete(name: str) -> None:
-    """Some providers have a word for it: `error`, `malformed_model_output`."""
-    subject = next(subject for subject in SDKS if subject.name == name)
+async def test_response_with_an_error_finish_reason_is_not_complete(name: str) -> None:
+    """Some providers have such finish reasons: `error`, `malformed_model_output`."""
+    adapter = next(adapter for adapter in SDKS if adapter.name == name)
     async with serving(Reply((Say(("so",)),), finish="other")) as server:
         with pytest.raises(ProviderError) as caught:
-            await collect(subject.on(server.base_url(subject.wire)))
+            await collect(adapter.on(server.base_url(adapter.wire)))
     assert caught.value.trouble == "cut"
 
 
@@ -238,7 +238,7 @@ def test_no_library_is_loaded_before_it_is_needed() -> None:
 
 
 def test_imported_sdks_are_excluded_from_garbage_collection() -> None:
-    """A look through a library's objects would stop every stream of the server for a quarter of a second."""
+    """A collection of a library's objects would pause every stream of the server for a quarter of a second."""
     script = (
         "import asyncio, gc\n"
         "from holdfast.providers.http_client import in_thread\n"
@@ -255,13 +255,13 @@ def test_imported_sdks_are_excluded_from_garbage_collection() -> None:
 
 
 async def test_headers_and_options_reach_every_kind() -> None:
-    """Those of the provider, of the model, and of the one who chose it."""
+    """Those of the provider, of the model, and of the selection."""
     sent_there = ModelAccess(headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
     chosen = Selection(provider_options={"chosen": 3})
     async with serving(DONE) as server:
-        for subject in SDKS:
-            await collect(subject.on(server.base_url(subject.wire), selection=chosen, access=sent_there))
-            asked = server.asked[-1]
-            assert asked.headers["x-team"] == "blue", subject
+        for adapter in SDKS:
+            await collect(adapter.on(server.base_url(adapter.wire), selection=chosen, access=sent_there))
+            request = server.requests[-1]
+            assert request.headers["x-team"] == "blue", adapter
             for piece in (b'"extra":1', b'"option":2', b'"chosen":3'):
-                assert piece in asked.body.replace(b" ", b""), (subject, piece)
+                assert piece in request.body.replace(b" ", b""), (adapter, piece)

@@ -1,4 +1,4 @@
-"""What the disk makes of a line that looks harmless: links, patterns, and repositories that name programs."""
+"""Effects of the disk on a harmless-looking line: links, patterns, and repositories that configure programs."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", ["cat l/../key", "head < l/../key", "rg -f l/../key src", "cat src/../l/../key"])
-def test_the_way_back_behind_a_link_leads_elsewhere(root: Path, line: str) -> None:
+def test_parent_of_a_linked_directory_is_resolved(root: Path, line: str) -> None:
     (root / "l").symlink_to("../away/deep")
     assert judge(root, line) == "ask"
     assert judge(root, "cat src/../src/a.py") == "allow"
@@ -53,7 +53,7 @@ def test_the_way_back_behind_a_link_leads_elsewhere(root: Path, line: str) -> No
 @pytest.mark.parametrize(
     "line", ["cat n*", "cat src/?", "cat */k", "cat s[r]c/k", "wc -l -- *", "grep a src/*", "cat .h*"]
 )
-def test_a_pattern_may_stand_for_a_link_that_leads_out(root: Path, line: str) -> None:
+def test_pattern_that_matches_a_link_out_of_the_workspace_asks(root: Path, line: str) -> None:
     for name in ("notes", "src/k", ".hidden"):
         (root / name).symlink_to(root.parent / "away" / "key")
     assert judge(root, line) == "ask"
@@ -62,8 +62,8 @@ def test_a_pattern_may_stand_for_a_link_that_leads_out(root: Path, line: str) ->
     assert judge(root, "cat src/*.py") == "allow"
 
 
-def test_links_that_are_not_named_but_followed(root: Path) -> None:
-    """A comparison of directories reads what is in them; a number is the name of some file."""
+def test_links_followed_without_being_named_ask(root: Path) -> None:
+    """Comparing directories reads their content; a number may be the name of a file."""
     (root / "docs").mkdir()
     assert judge(root, "diff src docs") == judge(root, "false; cat $?") == "allow"
     (root / "docs" / "a.py").symlink_to(root.parent / "away" / "key")
@@ -74,14 +74,14 @@ def test_links_that_are_not_named_but_followed(root: Path) -> None:
     assert judge(root, "false; echo $?") == "allow"
 
 
-def test_too_many_files_for_a_pattern(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_with_too_many_matches_asks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(root, "cat src/*") == "allow"
     monkeypatch.setattr("holdfast.workspace.process.program_lookup._MAX_ENTRIES", 0)
     assert judge(root, "cat src/*") == "ask"
     assert judge(root, "cat src/a.py") == "allow"
 
 
-def test_too_many_links_and_too_many_patterns(root: Path) -> None:
+def test_too_many_links_or_patterns_ask(root: Path) -> None:
     for number in range(1_100):
         (root / "src" / f"l{number}").symlink_to("a.py")
     assert judge(root, "cat src/l10*") == "allow"
@@ -112,7 +112,7 @@ def test_too_many_links_and_too_many_patterns(root: Path) -> None:
         "[diff]\n\tsubmodule = diff",
     ],
 )
-def test_a_repository_whose_settings_name_programs(root: Path, settings: str) -> None:
+def test_repository_settings_that_name_programs_ask(root: Path, settings: str) -> None:
     git(root, "init")
     assert judge(root, "git status") == "allow"
     with (root / ".git" / "config").open("a") as file:
@@ -120,7 +120,7 @@ def test_a_repository_whose_settings_name_programs(root: Path, settings: str) ->
     assert judge(root, "git status") == "ask"
 
 
-def test_settings_that_run_nothing_else(root: Path) -> None:
+def test_repository_settings_without_programs_need_no_approval(root: Path) -> None:
     git(root, "init")
     with (root / ".git" / "config").open("a") as file:
         file.write('[core]\n\tfsmonitor = true\n\thooksPath = .husky\n[filter "lfs"]\n\tclean = git-lfs clean -- %f\n')
@@ -131,15 +131,15 @@ def test_settings_that_run_nothing_else(root: Path) -> None:
     assert judge(root, "git diff") == "ask"
 
 
-def test_a_mark_at_the_beginning_hides_nothing(root: Path) -> None:
+def test_byte_order_mark_in_repository_settings_hides_nothing(root: Path) -> None:
     git(root, "init")
     config = root / ".git" / "config"
     config.write_bytes(b"\xef\xbb\xbf[core]\n\tfsmonitor = ./evil\n" + config.read_bytes())
     assert judge(root, "git status") == "ask"
 
 
-def test_a_directory_that_looks_like_a_repository(root: Path) -> None:
-    """It may come with a clone, in a directory below."""
+def test_directory_that_looks_like_a_repository_asks(root: Path) -> None:
+    """It may be part of a clone, in a subdirectory."""
     (root / "src" / "HEAD").write_text("ref: refs/heads/main\n")
     (root / "src" / "objects").mkdir()
     (root / "src" / "refs").mkdir()
@@ -148,7 +148,7 @@ def test_a_directory_that_looks_like_a_repository(root: Path) -> None:
     assert judge(root, "git status") == "ask"
 
 
-def test_a_pipe_in_place_of_settings(root: Path) -> None:
+def test_pipe_in_place_of_repository_settings_asks(root: Path) -> None:
     os.mkfifo(root / ".git")
     assert judge(root, "git status") == "ask"
 
@@ -168,8 +168,8 @@ def test_submodules_and_work_trees_have_settings_of_their_own(root: Path) -> Non
     assert judge(root, "git status") == "ask"
 
 
-def test_a_link_that_leads_each_process_elsewhere(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the directory of the server it would lead into the workspace."""
+def test_link_resolved_per_process_asks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the server's working directory it would lead into the workspace."""
     monkeypatch.chdir(root / "src")
     (root / "l").symlink_to("/proc/self/cwd/../away/key")
     (root / "m").symlink_to("src/../src/a.py")

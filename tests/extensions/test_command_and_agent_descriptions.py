@@ -1,4 +1,4 @@
-"""Every field of what clients learn of a command and of an agent, with and without trust in its file."""
+"""Every field of the descriptions of commands and agents for clients, with and without trust in their files."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def _fields(note: CommandInfo | SubagentInfo) -> Json:
     return {field.name: getattr(note, field.name) for field in msgspec.structs.fields(type(note))}
 
 
-# Whose file it is, the keys of its front matter that need trust, whether it is trusted: then what has an effect.
+# Owner of the file, front-matter keys that need trust, whether it is trusted; then the effective keys.
 CASES = [
     (owner, keys, is_trusted)
     for owner in ("user", "project")
@@ -71,7 +71,7 @@ def _without(text: str, keys: tuple[str, ...], tools: str) -> str:
 
 
 @pytest.mark.parametrize(("owner", "keys", "is_trusted"), CASES)
-async def test_every_field_of_the_note_of_a_command(
+async def test_fields_of_command_description(
     tmp_path: Path, owner: str, keys: tuple[str, ...], is_trusted: bool
 ) -> None:
     place = SettingsFiles(tmp_path)
@@ -103,9 +103,7 @@ async def test_every_field_of_the_note_of_a_command(
 
 
 @pytest.mark.parametrize(("owner", "keys", "is_trusted"), CASES)
-async def test_every_field_of_the_note_of_an_agent(
-    tmp_path: Path, owner: str, keys: tuple[str, ...], is_trusted: bool
-) -> None:
+async def test_fields_of_agent_description(tmp_path: Path, owner: str, keys: tuple[str, ...], is_trusted: bool) -> None:
     place = SettingsFiles(tmp_path)
     path = place.write(_folder(place, owner, "agents") / "scout.md", _without(AGENT, keys, "tools"))
     ground = _ground(place)

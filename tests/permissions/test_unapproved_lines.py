@@ -1,4 +1,4 @@
-"""Lines that run unasked: ordinary ones still do; those that act, or show what is outside, never do."""
+"""Lines that run without an approval: ordinary ones do; those with effects, or that show outside content, never do."""
 
 import random
 from pathlib import Path
@@ -10,7 +10,7 @@ from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
-from trials.unapproved_commands import UnaskedStage, hostile_line
+from trials.unapproved_commands import UnapprovedShell, hostile_line
 
 ASKS = read_tables("unasked.txt")
 ORDINARY = ASKS.pop("ordinary")
@@ -22,30 +22,30 @@ def rules_of(root: Path) -> RuleSet:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> UnaskedStage:
-    return UnaskedStage(tmp_path_factory.mktemp("unasked"))
+def shell(tmp_path_factory: pytest.TempPathFactory) -> UnapprovedShell:
+    return UnapprovedShell(tmp_path_factory.mktemp("unasked"))
 
 
-def test_ordinary_lines_run_unasked(tmp_path: Path) -> None:
+def test_ordinary_lines_need_no_approval(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     (root / "src").mkdir()
     for name in ("a.txt", "b.txt", "data.json", "src/a.py", "README.md"):
         (root / name).touch()
     assert len(ORDINARY) > 150
     rules = rules_of(root)
-    asked = [
+    found = [
         (line, verdict) for line in ORDINARY if (verdict := rules.judge(bash(line, str(root)))).decision != "allow"
     ]
-    assert asked == []
+    assert found == []
 
 
 @pytest.mark.parametrize("kind", ASKS)
-def test_lines_that_ask(stage: UnaskedStage, kind: str) -> None:
-    assert [line for line in ASKS[kind] if stage.is_unasked(line)] == []
+def test_lines_that_need_an_approval(shell: UnapprovedShell, kind: str) -> None:
+    assert [line for line in ASKS[kind] if shell.needs_no_approval(line)] == []
 
 
-def test_names_that_look_like_options(tmp_path: Path) -> None:
-    """A pattern stands for operands until there is a file whose name is an option."""
+def test_file_names_that_look_like_options_ask(tmp_path: Path) -> None:
+    """A pattern matches operands until there is a file whose name is an option."""
     root = tmp_path.resolve()
     (root / "a.txt").touch()
     lines = ("cat *", "wc -l *", "md5sum *", "ls ?*", "stat *", "head *")
@@ -56,8 +56,8 @@ def test_names_that_look_like_options(tmp_path: Path) -> None:
     assert rules.judge(bash("wc -l a*", str(root))).decision == "allow"
 
 
-def test_programs_that_the_project_brings(tmp_path: Path) -> None:
-    """A directory of the project on the PATH, such as that of a virtual environment, may hold a program called ls."""
+def test_programs_of_the_project_ask(tmp_path: Path) -> None:
+    """A project directory on the PATH, such as a virtual environment, may contain a program called ls."""
     root = tmp_path.resolve() / "project"
     (root / "bin").mkdir(parents=True)
     program = root / "bin" / "ls"
@@ -79,23 +79,23 @@ def test_programs_that_the_project_brings(tmp_path: Path) -> None:
     assert rules.judge(bash("ls", str(root))).decision == "ask"
 
 
-def test_a_workspace_that_is_the_whole_disk() -> None:
+def test_workspace_at_the_root_directory() -> None:
     rules = RuleSet(PermissionSettings(), "/")
     for line in ("cat proc/self/environ", "grep -r x .", "cat a.txt"):
         assert rules.judge(bash(line, "/")).decision == "ask"
 
 
-def test_generated_lines(stage: UnaskedStage) -> None:
-    """A slice of what `scripts/long` tries with fresh seeds."""
+def test_generated_lines_have_no_unapproved_effect(shell: UnapprovedShell) -> None:
+    """A sample of what `scripts/long` tries with fresh seeds."""
     dice = random.Random(20261117)
-    lines = [line for line in (hostile_line(dice, stage.outside) for _ in range(700)) if stage.is_unasked(line)]
+    lines = [line for line in (hostile_line(dice, shell.outside) for _ in range(700)) if shell.needs_no_approval(line)]
     assert len(lines) > 50
-    assert [found for line in lines[:90] if (found := stage.violation(line))] == []
+    assert [found for line in lines[:90] if (found := shell.violation(line))] == []
 
 
-def test_the_stage_sees_secrets_and_changes(tmp_path: Path) -> None:
-    """A check that could not fail would prove nothing."""
-    stage = UnaskedStage(tmp_path)
+def test_shell_detects_secrets_and_changes(tmp_path: Path) -> None:
+    """A check that cannot fail would prove nothing."""
+    shell = UnapprovedShell(tmp_path)
     for line in ("cat way/key", "ps axeww", "git config --get user.name", "cat d/.x", "diff d .x"):
-        assert "secret" in stage.violation(line), line
-    assert "changes" in stage.violation("touch made")
+        assert "secret" in shell.violation(line), line
+    assert "changes" in shell.violation("touch made")

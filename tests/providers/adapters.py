@@ -26,23 +26,23 @@ from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
-from model_server.bedrock import framed
+from model_server.bedrock import event_message
 from model_server.script import Reply, event
-from model_server.server import Asked, ModelServer, Wire
+from model_server.server import ModelServer, RecordedRequest, Wire
 
 __all__ = [
     "ALL",
-    "ENDS",
-    "ERRORS",
+    "COMPATIBLE",
+    "END_MARKERS",
     "KEY",
-    "LEAN",
     "LIBRARIES",
+    "STREAM_ERRORS",
     "Adapter",
-    "Subject",
+    "AdapterCase",
     "collect",
     "message",
     "prompt",
-    "read_on",
+    "read_to_end",
     "serving",
     "shape",
 ]
@@ -51,7 +51,7 @@ LIBRARIES = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning"),
 ]
-"""The libraries of the providers are large: the first test of each loads one. And not all of their code is fresh."""
+"""The provider libraries are large: the first test of each imports one. Some of their code emits warnings."""
 KEY = "canary-3f9a1c77d2"
 _AWS = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
 _SCHEMA = '{"type":"object","properties":{"path":{"type":"string"}}}'
@@ -64,7 +64,7 @@ class Adapter(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]: ...
 
 
-class Subject(msgspec.Struct, frozen=True):
+class AdapterCase(msgspec.Struct, frozen=True):
     """An adapter on a wire."""
 
     name: str
@@ -80,8 +80,8 @@ class Subject(msgspec.Struct, frozen=True):
 
     def on(self, url: str, *, selection: Selection | None = None, access: ModelAccess | None = None) -> Adapter:
         info = ModelInfo("acme", self.model, can_reason=True, reasoning_levels=("low", "high"), supports_images=True)
-        place = url.removesuffix("/v1") + self.path if url.endswith("/v1") else url
-        reach = msgspec.structs.replace(access or ModelAccess(), base_url=place, api_key=self.key, extras=self.extras)
+        address = url.removesuffix("/v1") + self.path if url.endswith("/v1") else url
+        reach = msgspec.structs.replace(access or ModelAccess(), base_url=address, api_key=self.key, extras=self.extras)
         return self.make(info, reach, selection or Selection())
 
 
@@ -89,21 +89,21 @@ def _sdk(kind: str) -> Callable[[ModelInfo, ModelAccess, Selection], Adapter]:
     return lambda info, access, selection: PydanticModel(info, access, selection, kind=kind)
 
 
-LEAN = Subject("compatible", "chat", "m", CompatibleModel)
+COMPATIBLE = AdapterCase("compatible", "chat", "m", CompatibleModel)
 ALL = (
-    LEAN,
-    Subject("openai-chat", "chat", "gpt-5", _sdk("openai-chat")),
-    Subject("openai-responses", "responses", "gpt-5", _sdk("openai-responses")),
-    Subject("anthropic", "anthropic", "claude-opus-x", _sdk("anthropic")),
-    Subject("gemini", "gemini", "gemini-2.5-pro", _sdk("gemini")),
-    Subject("vertexai", "gemini", "gemini-2.5-pro", _sdk("vertexai")),
-    Subject("azure", "chat", "gpt-4.1", _sdk("azure"), "/openai/v1"),
-    Subject("mistral", "mistral", "m", _sdk("mistral")),
-    Subject("bedrock", "bedrock", "anthropic.claude-opus-x", _sdk("bedrock"), key="", extras=_AWS),
+    COMPATIBLE,
+    AdapterCase("openai-chat", "chat", "gpt-5", _sdk("openai-chat")),
+    AdapterCase("openai-responses", "responses", "gpt-5", _sdk("openai-responses")),
+    AdapterCase("anthropic", "anthropic", "claude-opus-x", _sdk("anthropic")),
+    AdapterCase("gemini", "gemini", "gemini-2.5-pro", _sdk("gemini")),
+    AdapterCase("vertexai", "gemini", "gemini-2.5-pro", _sdk("vertexai")),
+    AdapterCase("azure", "chat", "gpt-4.1", _sdk("azure"), "/openai/v1"),
+    AdapterCase("mistral", "mistral", "m", _sdk("mistral")),
+    AdapterCase("bedrock", "bedrock", "anthropic.claude-opus-x", _sdk("bedrock"), key="", extras=_AWS),
 )
 
 
-ENDS: dict[Wire, tuple[bytes, ...]] = {
+END_MARKERS: dict[Wire, tuple[bytes, ...]] = {
     "chat": (b'"finish_reason":"tool_calls"',),
     "responses": (b'"type":"response.completed"',),
     "anthropic": (b'"stop_reason":"tool_use"',),
@@ -111,9 +111,9 @@ ENDS: dict[Wire, tuple[bytes, ...]] = {
     "mistral": (b'"finish_reason":"tool_calls"',),
     "bedrock": (b'"stopReason":"tool_use"',),
 }
-"""How each wire says that an answer is complete."""
+"""How each wire marks the end of a complete response."""
 
-ERRORS: dict[Wire, bytes] = {
+STREAM_ERRORS: dict[Wire, bytes] = {
     "chat": event({"error": {"message": f"The server is overloaded, {KEY}", "code": 503}}),
     "responses": event({"type": "error", "code": "server_error", "message": f"overloaded {KEY}", "param": None}),
     "anthropic": event(
@@ -121,9 +121,9 @@ ERRORS: dict[Wire, bytes] = {
     ),
     "gemini": event({"error": {"code": 503, "status": "UNAVAILABLE", "message": f"The model is overloaded {KEY}"}}),
     "mistral": event({"object": "error", "message": f"Service unavailable, overloaded {KEY}", "code": "3505"}),
-    "bedrock": framed("serviceUnavailableException", {"message": f"The model is overloaded {KEY}"}, "exception"),
+    "bedrock": event_message("serviceUnavailableException", {"message": f"The model is overloaded {KEY}"}, "exception"),
 }
-"""How each wire says, in the middle of an answer, that it has too much to do."""
+"""How each wire reports an overload in the middle of a response."""
 
 
 def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider: str = "") -> Message:
@@ -131,13 +131,15 @@ def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider:
 
 
 def prompt(*messages: Message) -> ModelRequest:
-    asked = messages or (message("user", TextPart(Text("What is here?"))),)
-    return ModelRequest(SessionId("s1"), "Be brief.", asked, (ToolSpec("ls", "Lists a directory.", _SCHEMA),), 1_000)
+    sent = messages or (message("user", TextPart(Text("What is here?"))),)
+    return ModelRequest(SessionId("s1"), "Be brief.", sent, (ToolSpec("ls", "Lists a directory.", _SCHEMA),), 1_000)
 
 
 @asynccontextmanager
-async def serving(*replies: Reply, script: Callable[[Asked], Reply] | None = None) -> AsyncIterator[ModelServer]:
-    """A server; at the end nothing of this loop is left open."""
+async def serving(
+    *replies: Reply, script: Callable[[RecordedRequest], Reply] | None = None
+) -> AsyncIterator[ModelServer]:
+    """Serve the replies; at the end no connection of this loop is left open."""
     async with ModelServer(script or replies) as server:
         try:
             yield server
@@ -145,8 +147,8 @@ async def serving(*replies: Reply, script: Callable[[Asked], Reply] | None = Non
             await close_connections()
 
 
-async def read_on(stream: AsyncGenerator[StreamPart, None]) -> None:
-    """To the end, or until somebody cancels it."""
+async def read_to_end(stream: AsyncGenerator[StreamPart, None]) -> None:
+    """Read to the end, or until the task is cancelled."""
     async with aclosing(stream):
         async for _ in stream:
             pass
@@ -157,7 +159,7 @@ async def collect(model: Adapter, request: ModelRequest | None = None) -> list[S
 
 
 def shape(parts: list[StreamPart]) -> list[tuple[str, str]]:
-    """The parts with everything joined that grows, so that it does not matter how it was cut."""
+    """Return the parts with growing ones joined, independently of chunk boundaries."""
     out: list[tuple[str, str]] = []
     names: dict[ToolCallId, int] = {}
     for part in parts:
@@ -176,8 +178,8 @@ def shape(parts: list[StreamPart]) -> list[tuple[str, str]]:
                 names[id] = len(out)
                 out.append((f"call {id} {name}", ""))
             case ToolCallDelta(id=id, text=text):
-                place = names[id]
-                out[place] = (out[place][0], out[place][1] + text)
+                index = names[id]
+                out[index] = (out[index][0], out[index][1] + text)
             case _:
                 out.append((type(part).__name__, repr(part)))
     return out

@@ -1,4 +1,4 @@
-"""`holdfast mcp`: servers added, seen, disabled, logged in to and removed, by the real command."""
+"""`holdfast mcp`: add, list, disable, log in and remove, with the real command."""
 
 import asyncio
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from e2e.cli_environment import TIMEOUT, cli_environment
-from extensions.mcp.authorization_server import browse, office
+from extensions.mcp.authorization_server import authorization_server, browse
 from extensions.mcp.servers import STUB_TIME
 
 
-async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> None:
+async def test_servers_are_added_listed_toggled_and_removed(tmp_path: Path) -> None:
     async with cli_environment() as stage:
         time = (STUB_TIME["command"], *STUB_TIME["args"])
         empty = await stage.call("mcp")
@@ -23,11 +23,11 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
             refused = await stage.call("mcp", word, "x")
             assert refused.code != 0
             assert "There is no MCP server" in refused.err
-        await stage.say("mcp", "add", "time", "--tool", "convert_time", "--timeout", "60", "--", *time)
-        await stage.say(
+        await stage.stdout_of("mcp", "add", "time", "--tool", "convert_time", "--timeout", "60", "--", *time)
+        await stage.stdout_of(
             "mcp", "add", "talks", "--env", "A=b", "--", "sh", "-c", "echo to you >&2; printenv A >&2; exit 1"
         )
-        await stage.say("mcp", "add", "ours", "--project", "--url", "http://127.0.0.1:9/mcp", "--type", "sse")
+        await stage.stdout_of("mcp", "add", "ours", "--project", "--url", "http://127.0.0.1:9/mcp", "--type", "sse")
         written = tomllib.loads(stage.settings.read_text())["mcp"]
         assert written["time"] == {
             "type": "stdio",
@@ -43,22 +43,22 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         assert re.fullmatch(r"talks +error +stdio", rows["talks"])
         assert re.fullmatch(r"ours +not trusted +of the project", rows["ours"])
         assert "talks: It ended with exit code 1. It said: b" in shown.err
-        assert (await stage.say("mcp", "logs", "talks")).startswith("to you\nb")
-        listed = {item["name"]: item for item in json.loads(await stage.say("mcp", "list", "--json"))}
+        assert (await stage.stdout_of("mcp", "logs", "talks")).startswith("to you\nb")
+        listed = {item["name"]: item for item in json.loads(await stage.stdout_of("mcp", "list", "--json"))}
         assert listed["time"]["tools"] == ["mcp_time_convert_time"]
-        await stage.say("mcp", "disable", "talks")
-        assert re.search(r"^talks +disabled", await stage.say("mcp"), re.MULTILINE)
-        await stage.say("mcp", "enable", "talks")
+        await stage.stdout_of("mcp", "disable", "talks")
+        assert re.search(r"^talks +disabled", await stage.stdout_of("mcp"), re.MULTILINE)
+        await stage.stdout_of("mcp", "enable", "talks")
         restarted = await stage.call("mcp", "restart", "talks")
         assert restarted.code != 0
         assert "It ended with exit code 1" in restarted.err
         assert "time: connected, 1 tool." in (await stage.call("mcp", "restart", "time")).err
-        await stage.say("mcp", "remove", "talks")
+        await stage.stdout_of("mcp", "remove", "talks")
         elsewhere = await stage.call("mcp", "remove", "ours")
         assert elsewhere.code != 0
         assert re.search(r"also set in \S*holdfast\.toml:\d+ \(--project\)", elsewhere.err)
-        await stage.say("mcp", "remove", "ours", "--project")
-        assert [line.split()[0] for line in (await stage.say("mcp")).splitlines()] == ["SERVER", "time"]
+        await stage.stdout_of("mcp", "remove", "ours", "--project")
+        assert [line.split()[0] for line in (await stage.stdout_of("mcp")).splitlines()] == ["SERVER", "time"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         (("disable", "x"), "There is no server x"),
     ],
 )
-async def test_mistakes_are_sentences_and_change_nothing(arguments: tuple[str, ...], sentence: str) -> None:
+async def test_invalid_arguments_are_explained_and_change_nothing(arguments: tuple[str, ...], sentence: str) -> None:
     async with cli_environment(serves=False) as stage:
         before = stage.settings.read_text()
         done = await stage.call("mcp", *arguments)
@@ -84,9 +84,9 @@ async def test_mistakes_are_sentences_and_change_nothing(arguments: tuple[str, .
         assert stage.settings.read_text() == before
 
 
-async def test_one_logs_in_with_a_browser() -> None:
-    async with office() as there, cli_environment() as stage:
-        await stage.say("mcp", "add", "office", "--url", there.url)
+async def test_login_with_browser() -> None:
+    async with authorization_server() as there, cli_environment() as stage:
+        await stage.stdout_of("mcp", "add", "office", "--url", there.url)
         shown = await stage.call("mcp")
         assert "needs login" in shown.out
         assert "holdfast mcp login office" in shown.err
@@ -100,4 +100,4 @@ async def test_one_logs_in_with_a_browser() -> None:
         assert process.returncode == 0
         assert "office: connected, 2 tools." in rest
         assert next(iter(there.access)) in (stage.settings.parent / "credentials.toml").read_text()
-        assert "mcp:http://" in await stage.say("login", "--list")
+        assert "mcp:http://" in await stage.stdout_of("login", "--list")

@@ -1,7 +1,6 @@
-"""What the figures are measured on: a workspace on the real disk, models that hold still, and bare SQLite."""
+"""Workspaces in this process for benchmarks of single parts: on the real disk, with scripted models. Bare SQLite."""
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import apsw
 
+from bench.repositories import temporary_directory
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
@@ -21,30 +21,38 @@ from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT
 
-__all__ = ["BareStore", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
-
-_ON_DISK = "/var/tmp"
-"""Where there are both, /tmp may be in memory, this is on a disk. TMPDIR overrules it."""
+__all__ = [
+    "BareStore",
+    "HeldModels",
+    "RunEnds",
+    "WorkspaceUnderTest",
+    "directory",
+    "model_saying",
+    "sessions",
+    "words",
+    "workspace_under_test",
+]
 
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    where = os.environ.get("TMPDIR") or (_ON_DISK if os.access(_ON_DISK, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=where) as path:
+    """Create a directory on a disk; it is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=temporary_directory()) as path:
         yield Path(path)
 
 
 def words(count: int) -> str:
-    """A text of so many tokens."""
+    """Return a text with this many tokens."""
     return " ".join(f"w{number % 10_000:04}" for number in range(count))
 
 
 def model_saying(text: str) -> ScriptedModel:
+    """Return a model whose every response is this text."""
     return ScriptedModel(lambda _: Step((Say(text),)))
 
 
 class HeldModels:
-    """A model that says a few words and then nothing more. `begun` counts the answers that have come that far."""
+    """A model whose responses stop after a few words and never end. `begun` counts the responses so far."""
 
     def __init__(self, text: str = "one two three four") -> None:
         self._parts = [TextDelta(f" {word}") for word in text.split()]
@@ -77,8 +85,8 @@ class HeldModels:
             await self._changed.wait()
 
 
-class Ends:
-    """Stands between engine and bus and notes when a run's end is published."""
+class RunEnds:
+    """Records when the ends of runs are published, between engine and bus."""
 
     def __init__(self) -> None:
         self._outlet: Outlet | None = None
@@ -91,9 +99,9 @@ class Ends:
 
     def publish(self, entries: Iterable[Entry]) -> None:
         assert self._outlet is not None
-        told = tuple(entries)
-        self._outlet.publish(told)
-        for entry in told:
+        published = tuple(entries)
+        self._outlet.publish(published)
+        for entry in published:
             if isinstance(entry.event, RunCompleteEvent):
                 self._note(entry.event.change.object.run_id)
 
@@ -102,7 +110,7 @@ class Ends:
         self._outlet.publish_live(event)
 
     async def of(self, run: RunId) -> float:
-        """When the run's end was published, on the clock of `time.perf_counter`."""
+        """Return when the end of a run was published, on the clock of `time.perf_counter`; wait for it if necessary."""
         if run not in self.seen:
             self._waiting[run] = asyncio.get_running_loop().create_future()
             await self._waiting[run]
@@ -114,10 +122,10 @@ class Ends:
             self._waiting.pop(run).set_result(None)
 
 
-class Stage:
-    """An open workspace and what stands around it."""
+class WorkspaceUnderTest:
+    """An open workspace with its store."""
 
-    def __init__(self, path: Path, ledger: SqliteLedger, workspace: Workspace, ends: Ends) -> None:
+    def __init__(self, path: Path, ledger: SqliteLedger, workspace: Workspace, ends: RunEnds) -> None:
         self.path = path
         self.ledger = ledger
         self.workspace = workspace
@@ -125,23 +133,24 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(models: Models | ScriptedModel) -> AsyncIterator[Stage]:
+async def workspace_under_test(models: Models | ScriptedModel) -> AsyncIterator[WorkspaceUnderTest]:
+    """Open a workspace without titles in a new directory."""
     with directory() as path:
         ledger = SqliteLedger(path / "data")
-        ends = Ends()
+        ends = RunEnds()
         chosen = ScriptedModels(models) if isinstance(models, ScriptedModel) else models
         settings = EngineSettings(titles=False)
         workspace = await open_workspace(
             str(path), FixedServices(ledger, chosen, settings=settings, wrap_outlet=ends.wrap_outlet)
         )
         try:
-            yield Stage(path, ledger, workspace, ends)
+            yield WorkspaceUnderTest(path, ledger, workspace, ends)
         finally:
             await workspace.close()
             await ledger.close()
 
 
-async def sessions(on: Stage, count: int) -> list[SessionId]:
+async def sessions(on: WorkspaceUnderTest, count: int) -> list[SessionId]:
     made = await asyncio.gather(*(on.workspace.sessions.create(f"Session {number}") for number in range(count)))
     return [session.id for session in made]
 
@@ -160,7 +169,7 @@ class BareStore:
         self._row = row
 
     def commit(self, rows: int = 1) -> float:
-        """Seconds for one synced commit of so many rows."""
+        """Return the seconds of one synced commit with this many rows."""
         began = time.perf_counter()
         self._connection.execute("BEGIN IMMEDIATE")
         for _ in range(rows):

@@ -1,12 +1,13 @@
-"""Language servers as objects of this process, in virtual time: programs whose pipes are memory."""
+"""Language servers in this process, in virtual time: programs whose pipes are memory."""
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from config.settings_files import SettingsFiles
+from extensions.mcp.in_memory_mcp import in_virtual_time
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, LspEvent
 from holdfast.domain.extensions import LspInfo, LspState
@@ -15,7 +16,7 @@ from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.workspace.process.guard import CannotStart
 
-__all__ = ["Program", "Site"]
+__all__ = ["LspFixture", "Program", "hangs", "now", "run_scenario"]
 
 Json = dict[str, Any]
 Handler = Callable[["Program", Json], object]
@@ -33,22 +34,24 @@ class _Stdin:
             head, _, rest = self._unread.partition(b"\r\n\r\n")
             length = int(head.rpartition(b":")[2])
             body, self._unread = rest[:length], rest[length:]
-            asyncio.get_running_loop().call_soon(self._program.hear, json.loads(body))
+            asyncio.get_running_loop().call_soon(self._program.receive, json.loads(body))
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
-        if self._program.site.is_deaf:
+        if self._program.fixture.is_deaf:
             await asyncio.get_running_loop().create_future()
 
     def close(self) -> None:
-        """The program ends when it is told to."""
+        """Ignored: the program ends on request only."""
 
 
 class Program:
     """One launch of a server."""
 
-    def __init__(self, site: "Site", command: Sequence[str], root: str, environment: Mapping[str, str]) -> None:
-        self.site = site
+    def __init__(
+        self, fixture: "LspFixture", command: Sequence[str], root: str, environment: Mapping[str, str]
+    ) -> None:
+        self.fixture = fixture
         self.command = tuple(command)
         self.root = root
         self.environment = dict(environment)
@@ -56,32 +59,32 @@ class Program:
         self.stdin = _Stdin(self)
         self.stdout = asyncio.StreamReader()
         self.stderr = asyncio.StreamReader()
-        self.heard: list[Json] = []
+        self.received: list[Json] = []
         self.killed_at: float | None = None
         self.is_closed = False
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    # The program's side
+    # Server side
 
-    def hear(self, message: Json) -> None:
+    def receive(self, message: Json) -> None:
         if self._ended.done():
             return
-        self.heard.append(message)
-        self.site.news.set()
+        self.received.append(message)
+        self.fixture.changed.set()
         method = message.get("method", "")
         if method == "exit":
             self.end()
             return
-        handler = self.site.methods.get(method)
+        handler = self.fixture.methods.get(method)
         answer = handler(self, message) if handler is not None else None
         if "id" in message and method and answer is not SILENT:
-            self.say(id=message["id"], **(answer if isinstance(answer, dict) else {"result": None}))
+            self.send(id=message["id"], **(answer if isinstance(answer, dict) else {"result": None}))
 
-    def say(self, **message: Any) -> None:  # noqa: ANN401 - any JSON
+    def send(self, **message: Any) -> None:  # noqa: ANN401 - any JSON
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        self.give(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.send_bytes(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    def give(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         if not self._ended.done():
             self.stdout.feed_data(data)
 
@@ -89,7 +92,7 @@ class Program:
         spot = {"line": 0, "character": 0}
         found = [{"range": {"start": spot, "end": spot}, "severity": 1, "message": text} for text in texts]
         params: Json = {"uri": file_uri(path), "diagnostics": found}
-        self.say(
+        self.send(
             method="textDocument/publishDiagnostics", params=params | ({} if version is None else {"version": version})
         )
 
@@ -102,12 +105,12 @@ class Program:
             self._ended.set_result(code)
 
     def count(self, method: str) -> int:
-        return sum(message.get("method") == method for message in self.heard)
+        return sum(message.get("method") == method for message in self.received)
 
     def params(self, method: str) -> list[Json]:
-        return [message["params"] for message in self.heard if message.get("method") == method]
+        return [message["params"] for message in self.received if message.get("method") == method]
 
-    # The client's side
+    # Client side
 
     def kill(self) -> None:
         if self.killed_at is None:
@@ -119,12 +122,12 @@ class Program:
         self.is_closed = True
 
     async def wait(self) -> int:
-        if self.site.cannot_run:
-            raise CannotStart(self.site.cannot_run)
+        if self.fixture.cannot_run:
+            raise CannotStart(self.fixture.cannot_run)
         return await asyncio.shield(self._ended)
 
 
-class Site:
+class LspFixture:
     """A workspace with a language server for `.txt` files."""
 
     def __init__(self, top: Path, name: str = "tongue", **more: Any) -> None:  # noqa: ANN401 - keys of its settings
@@ -132,7 +135,7 @@ class Site:
         self.place = SettingsFiles(top)
         self.programs: list[Program] = []
         self.events: list[LiveEvent] = []
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.is_deaf = False
         self.cannot_run = ""
         self.holds_spawns: asyncio.Event | None = None
@@ -158,7 +161,7 @@ class Site:
             self._publish,
             lambda: (("WITHHELD",), ()),
         )
-        self.fleet = LspManager(self.ground)
+        self.manager = LspManager(self.ground)
 
     def configure(self, options: Json | None = None, **more: Any) -> None:  # noqa: ANN401
         settings = {"command": str(self.program), "filetypes": ["txt"], **more}
@@ -170,7 +173,7 @@ class Site:
 
     def _publish(self, event: LiveEvent) -> None:
         self.events.append(event)
-        self.news.set()
+        self.changed.set()
 
     async def _spawn(
         self, arguments: Sequence[str], directory: str, environment: Mapping[str, str], *, has_input: bool
@@ -182,7 +185,7 @@ class Site:
             await self.holds_spawns.wait()
         program = Program(self, arguments, directory, environment)
         self.programs.append(program)
-        self.news.set()
+        self.changed.set()
         return program
 
     @property
@@ -190,21 +193,45 @@ class Site:
         return self.programs[-1]
 
     def info(self) -> LspInfo:
-        return self.fleet.infos()[self.name]
+        return self.manager.infos()[self.name]
 
-    def told(self) -> list[tuple[str, LspState, int]]:
+    def published(self) -> list[tuple[str, LspState, int]]:
         notices = [event.change.object for event in self.events if isinstance(event, LspEvent)]
         return [(notice.type, notice.state, notice.diagnostic_count) for notice in notices]
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def wait_until(self, condition: Callable[[], object]) -> None:
         while not condition():
-            self.news.clear()
-            await self.news.wait()
+            self.changed.clear()
+            await self.changed.wait()
 
-    async def stands(self, *states: LspState) -> LspInfo:
-        await self.until(lambda: self.info().state in states)
+    async def wait_for_state(self, *states: LspState) -> LspInfo:
+        await self.wait_until(lambda: self.info().state in states)
         return self.info()
 
-    async def want(self) -> None:
-        """Touch the file."""
-        await self.fleet.servers_for(str(self.file))
+    async def touch_file(self) -> None:
+        """Open the file, which starts the server."""
+        await self.manager.servers_for(str(self.file))
+
+
+def hangs(_: Program, __: Json) -> object:
+    """Leave a request without a response."""
+    return SILENT
+
+
+def now() -> float:
+    """Return the time of the virtual loop in milliseconds precision."""
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+def run_scenario(top: Path, scenario: Callable[[LspFixture], Coroutine[Any, Any, None]], **more: Any) -> None:  # noqa: ANN401
+    """Run a scenario in virtual time; afterwards every started program must be killed and closed."""
+
+    async def main() -> None:
+        fixture = LspFixture(top, **more)
+        try:
+            await scenario(fixture)
+        finally:
+            await fixture.manager.close()
+        assert [program for program in fixture.programs if program.killed_at is None or not program.is_closed] == []
+
+    in_virtual_time(main)

@@ -1,4 +1,4 @@
-"""A disk of a few names for the rules to look at: links, files that patterns stand for, programs."""
+"""A fake disk with a few names for the rules: links, files that patterns match, programs."""
 
 import fnmatch
 import posixpath
@@ -9,7 +9,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
 
-__all__ = ["CONFIGURATIONS", "FewPrograms", "judge_line", "outcome", "rules_of"]
+__all__ = ["CONFIGURATIONS", "FewPrograms", "judge_line", "rules_of", "summary_of"]
 
 _LINKS = {
     "/w/link-to-outside": "/etc/passwd",
@@ -41,7 +41,7 @@ def real(path: str) -> str:
 
 
 def expansions(pattern: str) -> Sequence[str] | None:
-    """The files that a pattern stands for; itself if there are none. Of `many*` there are too many."""
+    """Return the files that a pattern matches; the pattern itself if there are none. `many*` matches too many."""
     if "many" in pattern:
         return None
     files = [f"/w/{name}" for name in _ALWAYS_ASK_FILES]
@@ -108,7 +108,9 @@ def judge_line(rules: RuleSet, line: str, directory: str = "/w") -> Verdict:
     return rules.judge(Permit("bash", "execute", directory, "", {}, line))
 
 
-def outcome(verdict: Verdict) -> str:
-    """`!`: it is asked even where approvals are skipped; behind the arrow stands what "always allow" saves."""
+def summary_of(verdict: Verdict) -> str:
+    """Summarise a verdict: `!` marks an approval that is never skipped; the rule saved by "always allow" follows the
+    arrow.
+    """
     saves = " | ".join(verdict.saves)
     return f"{verdict.decision}{'!' if verdict.insists else ''}{f' => {saves}' if saves else ''}"

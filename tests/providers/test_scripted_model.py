@@ -38,7 +38,7 @@ async def parts_of(*steps: Step) -> list[StreamPart]:
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("ab \n"), max_size=30))
-def test_words_add_up_to_the_text(text: str) -> None:
+def test_words_yield_the_text(text: str) -> None:
     tokens = list(tokens_of(text))
     assert "".join(tokens) == text
     assert all(tokens)
@@ -51,7 +51,7 @@ async def test_text_is_streamed_word_by_word() -> None:
     ]  # fmt: skip
 
 
-async def test_thoughts_may_be_signed() -> None:
+async def test_reasoning_may_be_signed() -> None:
     assert await parts_of(Step((Think("h m", "sig"), Think("x"), Say("a")))) == [
         ReasoningDelta("h"), ReasoningDelta(" m"), ReasoningSignature("sig"), ReasoningDelta("x"), TextDelta("a"),
         FinishedPart("stop"),
@@ -68,24 +68,24 @@ async def test_a_tool_call_is_streamed_in_parts() -> None:
     ]
 
 
-async def test_calls_get_ids_of_their_own() -> None:
+async def test_calls_get_unique_ids() -> None:
     model = ScriptedModel([Step((Call("a"), Call("b"))), Step((Call("c"),))])
     parts = [*await played(model), *await played(model)]
     ids = [part.id for part in parts if isinstance(part, ToolCallStart)]
     assert len(set(ids)) == 3
 
 
-async def test_usage_is_reported_if_there_is_any() -> None:
+async def test_usage_is_reported_if_present() -> None:
     assert UsagePart(Usage(1, 2)) in await parts_of(Step((Say("a"),), Usage(1, 2)))
     assert not any(isinstance(part, UsagePart) for part in await parts_of(Step((Say("a"),))))
 
 
-async def test_a_finish_that_is_given_counts() -> None:
+async def test_explicit_finish_reason_is_used() -> None:
     assert (await parts_of(Step((Call("a"),), finish="length")))[-1] == FinishedPart("length")
     assert await parts_of(Step((), finish="other")) == [FinishedPart("other")]
 
 
-async def test_steps_are_played_in_order_and_then_it_is_over() -> None:
+async def test_steps_are_played_in_order_until_the_script_ends() -> None:
     model = ScriptedModel([Step((Say("one"),)), Step((Say("two"),))])
     assert [(await played(model))[0] for _ in range(2)] == [TextDelta("one"), TextDelta("two")]
     with pytest.raises(ProviderError, match="over"):
@@ -94,12 +94,12 @@ async def test_steps_are_played_in_order_and_then_it_is_over() -> None:
     assert model.requests == [REQUEST] * 3
 
 
-async def test_a_script_may_look_at_the_request() -> None:
+async def test_script_may_use_the_request() -> None:
     model = ScriptedModel(lambda request: Step((Say(f"{len(request.messages)}"),)))
     assert (await played(model))[0] == TextDelta("1")
 
 
-async def test_it_can_fail() -> None:
+async def test_step_can_fail() -> None:
     model = ScriptedModel([Step((Say("a b"), Fail("gone"), Say("never")))])
     stream = model.stream(REQUEST)
     assert [await anext(stream), await anext(stream)] == [TextDelta("a"), TextDelta(" b")]
@@ -109,7 +109,7 @@ async def test_it_can_fail() -> None:
     assert model.open_streams == 0
 
 
-async def test_it_can_hang_up() -> None:
+async def test_step_can_end_the_stream() -> None:
     assert await parts_of(Step((Say("a"), Fail(hangs_up=True), Say("never")), Usage(1))) == [TextDelta("a")]
 
 
@@ -121,7 +121,7 @@ async def test_ending_the_iteration_closes_the_stream() -> None:
     assert model.open_streams == 0
 
 
-async def test_it_pauses_after_each_part() -> None:
+async def test_pause_is_called_after_each_part() -> None:
     pauses: list[float] = []
 
     def pause() -> float:
@@ -140,7 +140,7 @@ def words_of(parts: Iterable[StreamPart]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextDelta))
 
 
-async def test_a_pair_of_models() -> None:
+async def test_large_and_small_model() -> None:
     large, small = ScriptedModel([]), ScriptedModel([])
     both = ScriptedModels(large, small)
     assert (await both.large(), await both.small()) == (large, small)

@@ -23,16 +23,16 @@ from holdfast.providers.provider_errors import (
 )
 from holdfast.testing.seeded_loop import in_virtual_time
 
-PLACE = ErrorContext("acme", "m", "http://acme.test/v1", ("the-secret-key",))
+ACCESS = ErrorContext("acme", "m", "http://acme.test/v1", ("the-secret-key",))
 
 
-def said(text: str, **more: Any) -> bytes:  # noqa: ANN401
+def error_body(text: str, **more: Any) -> bytes:  # noqa: ANN401
     return msgspec.json.encode({"error": {"message": text, **more}})
 
 
 QUOTA, LONG, KEY, BUSY = "billing", "prompt is too long", "invalid api key", "overloaded"
 STATUSES: dict[int, tuple[Trouble, Trouble, Trouble, Trouble, Trouble]] = {
-    # no word, and each kind of words
+    # no text, and each kind of text
     400: ("refused", "quota", "overflow", "credentials", "refused"),
     401: ("credentials", "credentials", "credentials", "credentials", "credentials"),
     402: ("quota", "quota", "quota", "quota", "quota"),
@@ -55,16 +55,18 @@ STATUSES: dict[int, tuple[Trouble, Trouble, Trouble, Trouble, Trouble]] = {
 @pytest.mark.parametrize("status", STATUSES)
 def test_statuses_and_messages_are_classified(status: int) -> None:
     words = ("", QUOTA, LONG, KEY, BUSY)
-    assert tuple(status_error(PLACE, status, {}, said(text), now=0).trouble for text in words) == STATUSES[status]
+    assert (
+        tuple(status_error(ACCESS, status, {}, error_body(text), now=0).trouble for text in words) == STATUSES[status]
+    )
 
 
-def test_words_without_a_status() -> None:
-    found = tuple(error_in_stream(PLACE, {"message": text}).trouble for text in ("hm", QUOTA, LONG, KEY, BUSY))
+def test_messages_without_a_status() -> None:
+    found = tuple(error_in_stream(ACCESS, {"message": text}).trouble for text in ("hm", QUOTA, LONG, KEY, BUSY))
     assert found == ("other", "quota", "overflow", "credentials", "busy")
 
 
 CODES: dict[str, tuple[Trouble, Trouble]] = {
-    # with the status 418, and in the middle of an answer
+    # with status 418, and in the middle of a response
     "insufficient_quota": ("quota", "quota"),
     "billing_hard_limit_reached": ("quota", "quota"),
     "billing_not_active": ("quota", "quota"),
@@ -87,14 +89,14 @@ CODES: dict[str, tuple[Trouble, Trouble]] = {
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", ["code", "type", "status"])
-def test_codes(code: str, name: str) -> None:
+def test_error_codes(code: str, name: str) -> None:
     value = int(code) if code.isdigit() else code
-    found = status_error(PLACE, 418, {}, said("hm", **{name: value}), now=0).trouble
-    assert (found, error_in_stream(PLACE, {"message": "hm", name: value}).trouble) == CODES[code]
+    found = status_error(ACCESS, 418, {}, error_body("hm", **{name: value}), now=0).trouble
+    assert (found, error_in_stream(ACCESS, {"message": "hm", name: value}).trouble) == CODES[code]
 
 
 @pytest.mark.parametrize("trouble", ["quota", "overflow", "credentials", "busy"])
-def test_each_wording_is_known(trouble: Trouble) -> None:
+def test_each_overflow_message_is_recognised(trouble: Trouble) -> None:
     wordings: dict[str, str] = {
         "quota": "insufficient quota|insufficient_balance|insufficient credit|insufficient funds|"
         "you exceeded your current quota|payment required|credit balance|out of credits|spending limit|spend limit|"
@@ -113,14 +115,14 @@ def test_each_wording_is_known(trouble: Trouble) -> None:
         "timed out|timeout|time out",
     }
     texts = wordings[trouble].split("|")
-    assert {text: error_in_stream(PLACE, text).trouble for text in texts} == dict.fromkeys(texts, trouble)
+    assert {text: error_in_stream(ACCESS, text).trouble for text in texts} == dict.fromkeys(texts, trouble)
 
 
-def test_a_too_large_output_limit_is_no_overflow() -> None:
+def test_excessive_output_limit_is_not_an_overflow() -> None:
     for name in ("max_tokens", "max_output_tokens", "max_completion_tokens"):
-        assert error_in_stream(PLACE, f"{name} exceeds the maximum of 5").trouble == "other"
+        assert error_in_stream(ACCESS, f"{name} exceeds the maximum of 5").trouble == "other"
         for word in ("context", "input", "prompt", "messages"):
-            assert error_in_stream(PLACE, f"{name} and {word} exceeds the maximum of 5").trouble == "overflow"
+            assert error_in_stream(ACCESS, f"{name} and {word} exceeds the maximum of 5").trouble == "overflow"
 
 
 @pytest.mark.parametrize(
@@ -135,17 +137,17 @@ def test_a_too_large_output_limit_is_no_overflow() -> None:
     ],
 )
 def test_the_retry_header_decides_about_a_retry(status: int, wish: str, trouble: Trouble) -> None:
-    assert status_error(PLACE, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
+    assert status_error(ACCESS, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
 
 
-def test_a_model_that_is_loading() -> None:
+def test_loading_model_is_retried() -> None:
     for text, status, trouble in (
         ("Loading model", 503, "loading"),
         ("it is being loaded", 503, "loading"),
         ("downloading", 503, "busy"),
         ("Loading model", 500, "busy"),
     ):
-        assert status_error(PLACE, status, {}, said(text), now=0).trouble == trouble
+        assert status_error(ACCESS, status, {}, error_body(text), now=0).trouble == trouble
 
 
 PAGE = b"  <HTML><head><title>Welcome</title></head>"
@@ -164,8 +166,8 @@ PAGE = b"  <HTML><head><title>Welcome</title></head>"
         (400, {"x-should-retry": "true"}, PAGE, "busy"),
     ],
 )
-def test_pages(status: int, headers: dict[str, str], body: bytes, trouble: Trouble) -> None:
-    error = status_error(PLACE, status, headers, body, now=0)
+def test_web_pages_are_summarised(status: int, headers: dict[str, str], body: bytes, trouble: Trouble) -> None:
+    error = status_error(ACCESS, status, headers, body, now=0)
     assert error.trouble == trouble
     assert "<" not in str(error)
     if body is PAGE:
@@ -175,9 +177,9 @@ def test_pages(status: int, headers: dict[str, str], body: bytes, trouble: Troub
 @pytest.mark.parametrize(
     ("name", "is_waited_for"), [("busy", True), ("quota", False), ("overflow", False), ("credentials", False)]
 )
-def test_only_a_busy_provider_is_waited_for(name: str, is_waited_for: bool) -> None:
+def test_only_a_busy_provider_has_a_retry_delay(name: str, is_waited_for: bool) -> None:
     status = {"busy": 429, "quota": 402, "overflow": 413, "credentials": 401}[name]
-    error = status_error(PLACE, status, {"retry-after": "5"}, b"", now=0)
+    error = status_error(ACCESS, status, {"retry-after": "5"}, b"", now=0)
     assert (error.trouble, error.retry_after) == (name, 5.0 if is_waited_for else None)
 
 
@@ -191,24 +193,24 @@ def test_only_a_busy_provider_is_waited_for(name: str, is_waited_for: bool) -> N
         ("billing: try again in 2s", None),
     ],
 )
-def test_a_wait_in_words(text: str, seconds: float | None) -> None:
-    assert error_in_stream(PLACE, text).retry_after == seconds
+def test_retry_delay_in_the_message(text: str, seconds: float | None) -> None:
+    assert error_in_stream(ACCESS, text).retry_after == seconds
 
 
-def test_titles_tell_the_kinds_apart() -> None:
-    assert status_error(PLACE, 429, {}, b"", now=0).title == "Rate limited"
+def test_titles_differ_by_kind() -> None:
+    assert status_error(ACCESS, 429, {}, b"", now=0).title == "Rate limited"
     errors = (
-        status_error(PLACE, 503, {}, b"", now=0),
-        connection_error(PLACE, ""),
+        status_error(ACCESS, 503, {}, b"", now=0),
+        connection_error(ACCESS, ""),
         connection_error(ErrorContext("p", base_url="http://127.0.0.1:1"), "", is_refused=True),
-        status_error(PLACE, 503, {}, said("loading"), now=0),
-        incomplete_error(PLACE),
-        stall_error(PLACE, 1, has_begun=False),
-        credentials_error(PLACE, "no"),
-        status_error(PLACE, 402, {}, b"", now=0),
-        status_error(PLACE, 413, {}, b"", now=0),
-        refused_error(PLACE, "no"),
-        error_in_stream(PLACE, "odd"),
+        status_error(ACCESS, 503, {}, error_body("loading"), now=0),
+        incomplete_error(ACCESS),
+        stall_error(ACCESS, 1, has_begun=False),
+        credentials_error(ACCESS, "no"),
+        status_error(ACCESS, 402, {}, b"", now=0),
+        status_error(ACCESS, 413, {}, b"", now=0),
+        refused_error(ACCESS, "no"),
+        error_in_stream(ACCESS, "odd"),
     )
     assert [(error.trouble, error.title) for error in errors] == [
         ("busy", "Provider busy"),
@@ -245,7 +247,7 @@ def test_a_refused_local_connection_is_not_retried(url: str, is_refused: bool, t
 
 
 @pytest.mark.parametrize("secrets", [("abcd-1", "abcd-1-longer"), ("abcd-1-longer", "abcd-1"), ("abcd-1-longer",)])
-def test_a_secret_that_is_the_beginning_of_another(secrets: tuple[str, ...]) -> None:
+def test_secret_that_is_a_prefix_of_another(secrets: tuple[str, ...]) -> None:
     assert redact("key abcd-1-longer was refused", secrets) == "key [hidden] was refused"
     assert redact("no secret", ("", *secrets)) == "no secret"
 
@@ -274,7 +276,7 @@ def test_texts_that_look_like_secrets_are_redacted(text: str, shown: str) -> Non
     assert redact(text, ()) == shown
 
 
-def test_the_secrets_of_an_access() -> None:
+def test_secrets_of_model_access() -> None:
     headers = {"X-Auth": "header-1", "api-Key": "header-2", "x-team": "public-1", "Cookie": "short"}
     extras = {"region": "public-2", "secret_access_key": "extra-1", "session_token": "extra-2"}
     access = ModelAccess(api_key="key-123", headers=headers, extras=extras)
@@ -295,7 +297,7 @@ def fault(error: BaseException | None, *, has_begun: bool = False, **watched: An
         watch.has_begun = has_begun
         for name, value in watched.items():
             setattr(watch, name, value)
-        return convert_exception(PLACE, watch, error, now=0)
+        return convert_exception(ACCESS, watch, error, now=0)
 
     return in_virtual_time(main)
 
@@ -328,7 +330,7 @@ BY_NAME: dict[str, tuple[Trouble, Trouble]] = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_exceptions_by_their_names(name: str) -> None:
+def test_exceptions_are_classified_by_name(name: str) -> None:
     error = named(name)
     assert (fault(error).trouble, fault(error, has_begun=True).trouble) == BY_NAME[name]
     wrapped = named("Wrapper")
@@ -340,7 +342,7 @@ def test_exceptions_by_their_names(name: str) -> None:
     assert fault(ExceptionGroup("several", [named("Wrapper"), error])).trouble == BY_NAME[name][0]
 
 
-def test_failures_of_our_own_connections() -> None:
+def test_failures_of_the_http_client() -> None:
     assert fault(ConnectError("no name")).trouble == "connection"
     assert "no name" in str(fault(ConnectError("no name")))
     assert fault(ConnectionBroken("gone"), has_begun=True).trouble == "cut"
@@ -364,7 +366,7 @@ def test_the_watchdog_takes_precedence_over_the_exception() -> None:
 
 
 class Response:
-    """What a library keeps of an answer."""
+    """The part of a response that a library keeps."""
 
     def __init__(self) -> None:
         self.headers = {"Retry-After": "7"}
@@ -388,12 +390,12 @@ class Response:
         ({"status_code": 300}, "refused", None),
     ],
 )
-def test_a_status_wherever_a_library_has_put_it(fields: dict[str, Any], trouble: Trouble, wait: float | None) -> None:
+def test_status_in_any_attribute_of_an_exception(fields: dict[str, Any], trouble: Trouble, wait: float | None) -> None:
     error = fault(named("Odd", **fields))
     assert (error.trouble, error.retry_after) == (trouble, wait)
 
 
-def test_why_a_server_was_not_reached() -> None:
+def test_reasons_of_an_unreachable_server() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     assert isinstance(connect_error(refused), ConnectionRefused)
     both = OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] Connect call failed")

@@ -1,7 +1,6 @@
-"""The work recorded in the fixture: prompts, the model's scripted answers, and what the API returned afterwards."""
+"""The work recorded in the fixture: prompts, the model's scripted responses, and the API's responses afterwards."""
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,32 +8,26 @@ import msgspec
 
 from holdfast.client.client import Client
 from holdfast.domain.ids import SessionId, WorkspaceId
-from model_server.script import Ask, Reply, Say, Think
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say, Think
+from model_server.server import RecordedRequest
 
-__all__ = ["DELETED", "ROOT_LENGTH", "answer", "calls", "free_port", "read_all"]
+__all__ = ["DELETED", "ROOT_LENGTH", "answer", "calls", "read_all"]
 
 ROOT_LENGTH = len("/tmp/hf-abcdefgh")
 """Paths are replaced by paths of the same length, in the database file too."""
 DELETED = "removed-with-its-session"
-"""Part of every text of the session that was deleted."""
-
-
-def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
+"""Part of every text of the deleted session."""
 
 
 def calls(*steps: Sequence[tuple[str, Mapping[str, object]]], then: str = "Done.") -> str:
-    """A prompt that makes the scripted model call these tools, step after step, and then say something."""
+    """Return a prompt that makes the scripted model call these tools, step by step, and then return text."""
     return "calls " + json.dumps([steps, then])
 
 
-def answer(asked: Asked) -> Reply:
-    """The scripted model: a title, the next step of the prompt's calls, or a plain answer."""
-    messages: list[Any] = asked.json["messages"]  # type: ignore[assignment]
-    if "tools" not in asked.json:
+def answer(request: RecordedRequest) -> Reply:
+    """The scripted model: a title, the next step of the prompt's calls, or a plain response."""
+    messages: list[Any] = request.json["messages"]  # type: ignore[assignment]
+    if "tools" not in request.json:
         return Reply((Say(("A summary or title.",)),))
     last = max(index for index, message in enumerate(messages) if message["role"] == "user")
     prompt, done = _text(messages[last]), sum(message["role"] == "assistant" for message in messages[last:])
@@ -47,7 +40,7 @@ def answer(asked: Asked) -> Reply:
         return Reply((Say((then,)),))
     return Reply(
         tuple(
-            Ask(f"call-{len(messages)}-{index}", name, (json.dumps(given),))
+            CallTool(f"call-{len(messages)}-{index}", name, (json.dumps(given),))
             for index, (name, given) in enumerate(steps[done])
         )
     )
@@ -59,7 +52,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 async def read_all(client: Client, workspace: WorkspaceId) -> dict[str, Any]:
-    """Everything the API returns about the stored work of a workspace, as plain JSON values."""
+    """Return everything the API returns about the stored work of a workspace, as plain JSON values."""
     sessions = (await client.snapshot(workspace)).sessions
     ids = sorted(session.id for session in sessions)
     runs = await client.list_runs(workspace, limit=1000)

@@ -1,7 +1,7 @@
-"""Servers of tools as objects of this process, in virtual time: programs whose pipes are memory.
+"""MCP servers in this process, in virtual time: programs whose pipes are memory.
 
-The client is the real one, from the settings down to the lines on the pipes. A program answers as its table of
-methods says; a method can also hang, end the program, or be an error.
+The client is the real one, from the settings to the lines on the pipes. A program answers as its table of methods
+specifies; a method can also hang, end the program, or return an error.
 """
 
 import asyncio
@@ -20,7 +20,18 @@ from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.testing.seeded_loop import SeededLoop
 from holdfast.workspace.process.guard import CannotStart
 
-__all__ = ["Context", "Program", "Site", "ends", "hangs", "in_virtual_time", "now", "play", "refuses", "tool"]
+__all__ = [
+    "Context",
+    "McpFixture",
+    "Program",
+    "ends",
+    "hangs",
+    "in_virtual_time",
+    "now",
+    "refuses",
+    "run_scenario",
+    "tool",
+]
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -34,7 +45,7 @@ def tool(name: str, **more: Any) -> Json:  # noqa: ANN401 - any JSON
 
 
 class _Loop(SeededLoop):
-    """What would run in a thread runs at once: files of a test are quick."""
+    """Loop that runs executor jobs at once: the files of a test are small."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]  # noqa: ANN401
         future: asyncio.Future[T] = self.create_future()
@@ -46,7 +57,7 @@ class _Loop(SeededLoop):
 
 
 def in_virtual_time(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it to its end. Afterwards there must be no task left, and no error that nobody has seen."""
+    """Run a coroutine to its end. Afterwards there must be no task left and no unretrieved error."""
     loop = _Loop(lambda _: 0)
     asyncio.set_event_loop(loop)
     try:
@@ -77,7 +88,7 @@ class _Stdin:
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines():
-            asyncio.get_running_loop().call_soon(self._program.hear, json.loads(line))
+            asyncio.get_running_loop().call_soon(self._program.receive, json.loads(line))
 
     def close(self) -> None:
         if not self.is_closed:
@@ -88,38 +99,38 @@ class _Stdin:
 class Program:
     """One start of a server."""
 
-    def __init__(self, site: "Site", command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.site = site
+    def __init__(self, fixture: "McpFixture", command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.fixture = fixture
         self.command = tuple(command)
         self.environment = dict(environment)
         self.began_at = asyncio.get_running_loop().time()
         self.stdin = _Stdin(self)
         self.stdout = asyncio.StreamReader()
         self.stderr = asyncio.StreamReader()
-        self.heard: list[Json] = []
+        self.received: list[Json] = []
         self.killed_at: float | None = None
         self.is_closed = False
         self.stops: list[float] = []
-        """The graces with which it was asked to end."""
+        """The grace periods of the stop requests."""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    # The program's side
+    # Server side
 
-    def hear(self, message: Json) -> None:
+    def receive(self, message: Json) -> None:
         if self._ended.done():
             return
-        self.heard.append(message)
-        self.site.news.set()
-        handler = self.site.methods.get(message.get("method", ""))
+        self.received.append(message)
+        self.fixture.changed.set()
+        handler = self.fixture.methods.get(message.get("method", ""))
         if handler is None:
             if "id" in message and "method" in message:
-                self.say(id=message["id"], result={})
+                self.send(id=message["id"], result={})
             return
         answer = handler(self, message)
         if answer is not None and "id" in message:
-            self.say(id=message["id"], **answer)
+            self.send(id=message["id"], **answer)
 
-    def say(self, **message: Any) -> None:  # noqa: ANN401 - any JSON
+    def send(self, **message: Any) -> None:  # noqa: ANN401 - any JSON
         if not self._ended.done():
             self.stdout.feed_data(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
@@ -133,18 +144,18 @@ class Program:
             self._ended.set_result(code)
 
     def lose_input(self) -> None:
-        if not self.site.is_stubborn:
+        if not self.fixture.is_stubborn:
             self.end()
 
     def count(self, method: str) -> int:
-        return sum(message.get("method") == method for message in self.heard)
+        return sum(message.get("method") == method for message in self.received)
 
-    # The client's side
+    # Client side
 
     def kill(self) -> None:
         if self.killed_at is None:
             self.killed_at = asyncio.get_running_loop().time()
-        if not self.site.is_undying:
+        if not self.fixture.is_undying:
             self.end(137)
 
     def close(self) -> None:
@@ -156,7 +167,7 @@ class Program:
 
     async def stop(self, grace: float) -> None:
         self.stops.append(grace)
-        if self.site.is_stubborn:
+        if self.fixture.is_stubborn:
             await asyncio.wait({self._ended}, timeout=grace)
             self.kill()
         else:
@@ -164,8 +175,8 @@ class Program:
         await asyncio.shield(self._ended)
 
     async def wait(self) -> int:
-        if self.site.cannot_run:
-            raise CannotStart(self.site.cannot_run)
+        if self.fixture.cannot_run:
+            raise CannotStart(self.fixture.cannot_run)
         return await asyncio.shield(self._ended)
 
 
@@ -175,24 +186,24 @@ def _initialize(_: Program, message: Json) -> Json:
     return {"result": {"protocolVersion": version, "capabilities": TOOLS, "serverInfo": about}}
 
 
-class Site:
-    """A workspace with servers of tools. `methods` is what programs answer from now on."""
+class McpFixture:
+    """A workspace with MCP servers. `methods` has the answers of programs from now on."""
 
     def __init__(self, top: Path, pause: float = 0.3, **servers: Json) -> None:
         self.place = SettingsFiles(top)
         self.programs: list[Program] = []
         self.events: list[LiveEvent] = []
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.is_stubborn = False
         """Programs do not end by themselves."""
         self.is_undying = False
-        """Programs do not end when they are killed either."""
+        """Programs do not end when they are killed."""
         self.cannot_spawn = ""
         self.cannot_run = ""
         self.items: dict[str, list[Json]] = {"tools": [tool("go")], "prompts": [], "resources": []}
         self.methods: dict[str, Handler] = {
             "initialize": _initialize,
-            **{f"{what}/list": self._lister(what) for what in self.items},
+            **{f"{what}/list": self._list_handler(what) for what in self.items},
             "tools/call": lambda _, message: {"result": {"content": [{"type": "text", "text": "done"}]}},
         }
         self.configure(**servers)
@@ -209,18 +220,18 @@ class Site:
         self.mcp = McpExtension(self.ground, pause)
 
     def configure(self, **servers: Json) -> None:
-        """Write the settings, as a person does."""
+        """Write the settings file."""
         self.place.write(self.place.data / "config.json", json.dumps({"mcp": servers}))
         if not hasattr(self, "configuration"):
             self.configuration = self.place.open()
         self.configuration.current()
 
-    def _lister(self, what: str) -> Handler:
+    def _list_handler(self, what: str) -> Handler:
         return lambda _, message: {"result": {what: list(self.items[what])}}
 
     def _publish(self, event: LiveEvent) -> None:
         self.events.append(event)
-        self.news.set()
+        self.changed.set()
 
     async def _spawn(
         self, arguments: Sequence[str], directory: str, environment: Mapping[str, str], *, has_input: bool
@@ -231,7 +242,7 @@ class Site:
             raise OSError(2, self.cannot_spawn)
         program = Program(self, arguments, environment)
         self.programs.append(program)
-        self.news.set()
+        self.changed.set()
         return program
 
     @property
@@ -241,19 +252,19 @@ class Site:
     def state(self, name: str = "s") -> McpInfo:
         return self.mcp.states()[name]
 
-    def told(self) -> list[tuple[str, str, int]]:
-        """Every notice: its kind, the state and the number of tools."""
+    def published(self) -> list[tuple[str, str, int]]:
+        """Return the published events: kind, state and number of tools."""
         notices = [event.change.object for event in self.events if isinstance(event, McpEvent)]
         return [(notice.type, notice.state, notice.tool_count) for notice in notices]
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Until something that is told makes it true."""
+    async def wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait for a published event that makes the condition true."""
         while not condition():
-            self.news.clear()
-            await self.news.wait()
+            self.changed.clear()
+            await self.changed.wait()
 
-    async def stands(self, *states: str, name: str = "s") -> McpInfo:
-        await self.until(lambda: self.state(name).state in states)
+    async def wait_for_state(self, *states: str, name: str = "s") -> McpInfo:
+        await self.wait_until(lambda: self.state(name).state in states)
         return self.state(name)
 
     async def call(
@@ -263,15 +274,15 @@ class Site:
         return await found.run(cast(ToolContext, context or Context(self)), arguments)
 
     def unreleased(self) -> list[Program]:
-        """Programs that were started, and not both killed and closed."""
+        """Return programs that were started and not both killed and closed."""
         return [program for program in self.programs if program.killed_at is None or not program.is_closed]
 
 
 class Context:
-    """What a tool is given: everything is permitted, and what it says is noted."""
+    """Context of a tool call: every permission is granted, and the output is recorded."""
 
-    def __init__(self, site: Site, answer: Callable[[Any], Awaitable[Any]] | None = None) -> None:
-        self.workspace_path = str(site.place.project)
+    def __init__(self, fixture: McpFixture, answer: Callable[[Any], Awaitable[Any]] | None = None) -> None:
+        self.workspace_path = str(fixture.place.project)
         self.takes_images = False
         self.said: list[str] = []
         self.permits: list[Any] = []
@@ -292,23 +303,25 @@ def now() -> float:
     return round(asyncio.get_running_loop().time(), 3)
 
 
-def play(top: Path, story: Callable[[Site], Coroutine[Any, Any, None]], pause: float = 0.3, **servers: Json) -> None:
-    """Open the workspace, tell the story, close it, and see that nothing is left."""
+def run_scenario(
+    top: Path, scenario: Callable[[McpFixture], Coroutine[Any, Any, None]], pause: float = 0.3, **servers: Json
+) -> None:
+    """Open the workspace, run the scenario, close the workspace, and check that nothing is left."""
 
     async def main() -> None:
-        site = Site(top, pause, **(servers or {"s": {"command": "x"}}))
+        fixture = McpFixture(top, pause, **(servers or {"s": {"command": "x"}}))
         try:
-            site.mcp.start()
-            await story(site)
+            fixture.mcp.start()
+            await scenario(fixture)
         finally:
-            site.is_undying = False
-            await site.mcp.close()
-        assert site.unreleased() == []
+            fixture.is_undying = False
+            await fixture.mcp.close()
+        assert fixture.unreleased() == []
 
     in_virtual_time(main)
 
 
-# What a program may do when a method is called
+# Behaviours of a program when a method is called
 
 
 def ends(program: Program, _: Json) -> None:

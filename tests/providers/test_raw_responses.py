@@ -10,7 +10,8 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import TextDelta
 from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
-from providers.stand import LEAN, collect
+from providers.adapters import COMPATIBLE, collect
+from stream_servers import stream_server
 
 BODY = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 KIND = b"content-type: text/event-stream\r\n"
@@ -19,8 +20,8 @@ COUNTED = b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
 
 
 @asynccontextmanager
-async def answering(*answers: bytes, closes: bool = False) -> AsyncIterator[tuple[str, list[int]]]:
-    """A server that gives these bytes, one after the other; how many requests came on each connection."""
+async def raw_server(*answers: bytes, closes: bool = False) -> AsyncIterator[tuple[str, list[int]]]:
+    """A server that sends these bytes, one after the other; yields the number of requests on each connection."""
     counts: list[int] = []
     left = list(answers)
 
@@ -41,60 +42,58 @@ async def answering(*answers: bytes, closes: bool = False) -> AsyncIterator[tupl
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", counts
-    finally:
-        await close_connections()
-        server.close()
-        await server.wait_closed()
+    async with stream_server(serve) as port:
+        try:
+            yield f"http://127.0.0.1:{port}/v1", counts
+        finally:
+            await close_connections()
 
 
 @pytest.mark.parametrize("rest", [CHUNKED, COUNTED], ids=["chunked", "counted"])
 async def test_complete_responses_leave_the_connection_open(rest: bytes) -> None:
-    async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + rest) as (url, counts):
+    async with raw_server(b"HTTP/1.1 200 OK\r\n" + KIND + rest) as (url, counts):
         for _ in range(3):
-            assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+            assert (await collect(COMPATIBLE.on(url)))[0] == TextDelta("hi")
     assert counts == [3]
 
 
 async def test_a_server_can_request_the_connection_to_be_closed() -> None:
-    async with answering(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + KIND + COUNTED) as (url, counts):
+    async with raw_server(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + KIND + COUNTED) as (url, counts):
         for _ in range(2):
-            await collect(LEAN.on(url))
+            await collect(COMPATIBLE.on(url))
     assert counts == [1, 1]
 
 
-async def test_an_answer_may_end_with_its_connection() -> None:
-    async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + BODY, closes=True) as (url, counts):
-        assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+async def test_response_without_a_length_ends_with_the_connection() -> None:
+    async with raw_server(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + BODY, closes=True) as (url, counts):
+        assert (await collect(COMPATIBLE.on(url)))[0] == TextDelta("hi")
     assert counts == [1]
 
 
-async def test_silence_in_an_answer_that_ends_with_its_connection_is_no_end() -> None:
+async def test_silence_does_not_end_a_response_without_a_length() -> None:
     piece = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
-    async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + piece) as (url, _):
+    async with raw_server(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + piece) as (url, _):
         with pytest.raises(ProviderError, match=r"nothing more came for 0\.05 seconds") as caught:
-            await collect(LEAN.on(url, access=ModelAccess(between=0.05)))
+            await collect(COMPATIBLE.on(url, access=ModelAccess(between=0.05)))
     assert caught.value.trouble == "stalled"
 
 
-async def test_news_before_the_answer_are_passed_over() -> None:
+async def test_informational_responses_are_skipped() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n" + KIND + COUNTED
-    async with answering(early) as (url, _):
-        assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+    async with raw_server(early) as (url, _):
+        assert (await collect(COMPATIBLE.on(url)))[0] == TextDelta("hi")
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-le", b""])
 async def test_responses_that_are_not_a_stream(answer: bytes) -> None:
-    async with answering(answer, closes=True) as (url, _):
+    async with raw_server(answer, closes=True) as (url, _):
         with pytest.raises(ProviderError) as caught:
-            await collect(LEAN.on(url))
+            await collect(COMPATIBLE.on(url))
     assert caught.value.trouble == "connection"
 
 
 async def test_a_connection_with_unsolicited_data_is_not_reused() -> None:
-    async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + COUNTED + b"HTTP/1.1 200 OK\r\n\r\n") as (url, counts):
+    async with raw_server(b"HTTP/1.1 200 OK\r\n" + KIND + COUNTED + b"HTTP/1.1 200 OK\r\n\r\n") as (url, counts):
         for _ in range(2):
-            assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+            assert (await collect(COMPATIBLE.on(url)))[0] == TextDelta("hi")
     assert counts == [1, 1]

@@ -1,4 +1,6 @@
-"""A workspace's means, as a test sets them up: settings, an environment, stored keys, a count of what was run."""
+"""Sources of model selection as a test sets them up: settings, environment, stored keys, and a record of executed
+commands.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,28 +18,37 @@ from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.model_selection import ModelSources, SelectedModels
 from providers.json_server import JsonServer
 
-__all__ = ["DEEPSEEK", "GROQ", "GROQ_LARGE", "GROQ_SMALL", "Home", "home", "local", "refusal"]
+__all__ = [
+    "DEEPSEEK",
+    "GROQ",
+    "GROQ_LARGE",
+    "GROQ_SMALL",
+    "ModelSelectionHome",
+    "local_provider",
+    "open_home",
+    "refusal",
+]
 
 GROQ, DEEPSEEK = (next(item for item in load_catalog().providers if item.id == id) for id in ("groq", "deepseek"))
 GROQ_LARGE, GROQ_SMALL = f"groq/{GROQ.default_large}", f"groq/{GROQ.default_small}"
 
 
-class Home:
-    """`said` is what `$(command)` prints; `commands` what was run so far."""
+class ModelSelectionHome:
+    """`output_of` maps each `$(command)` to its output; `commands` are the executed ones."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.settings = Settings()
         self.environment = dict(environment)
         self.keys: dict[str, str] = {}
         self.stamp = 0
-        self.said: dict[str, str] = {}
+        self.output_of: dict[str, str] = {}
         self.commands: list[str] = []
         self.tokens: list[str] = []
         self.signs_in = True
         self.doubt = ""
         self.now = 0.0
         self.discovery = ModelDiscovery(lambda: self.now)
-        means = ModelSources(
+        sources = ModelSources(
             lambda: self.settings,
             self._expand,
             lambda: self.environment,
@@ -47,10 +58,10 @@ class Home:
             new_token=self._new_token,
             sign_in=self._sign_in,
         )
-        self.models = SelectedModels(means, self.discovery, clock=lambda: self.now)
+        self.models = SelectedModels(sources, self.discovery, clock=lambda: self.now)
 
     def set(self, **tables: object) -> None:
-        """Settings as the files have them."""
+        """Replace the settings, given as in the files."""
         self.settings = msgspec.convert(tables, Settings)
 
     async def large(self) -> str:
@@ -66,9 +77,9 @@ class Home:
 
     def _run(self, command: str, _environment: Mapping[str, str]) -> str:
         self.commands.append(command)
-        if command not in self.said:
+        if command not in self.output_of:
             raise ExpansionFailed("The command in $(…) failed with status 1.")
-        return self.said[command]
+        return self.output_of[command]
 
     async def _new_token(self, _provider: str, _used: str) -> str | None:
         self.commands.append("token")
@@ -80,9 +91,9 @@ class Home:
 
 
 @asynccontextmanager
-async def home(port: int) -> AsyncIterator[Home]:
-    """One where Ollama would be at this port, and nobody else is."""
-    made = Home({"OLLAMA_HOST": f"127.0.0.1:{port}"})
+async def open_home(port: int) -> AsyncIterator[ModelSelectionHome]:
+    """Yield a home whose OLLAMA_HOST is this port, without other providers."""
+    made = ModelSelectionHome({"OLLAMA_HOST": f"127.0.0.1:{port}"})
     try:
         yield made
     finally:
@@ -91,11 +102,11 @@ async def home(port: int) -> AsyncIterator[Home]:
         await close_connections()
 
 
-def local(server: JsonServer, **more: object) -> dict[str, Any]:
+def local_provider(server: JsonServer, **more: object) -> dict[str, Any]:
     return {"local": {"base_url": f"{server.url}/v1", **more}}
 
 
-async def refusal(place: Home) -> ProviderError:
+async def refusal(open_home: ModelSelectionHome) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
-        await place.models.large()
+        await open_home.models.large()
     return caught.value
