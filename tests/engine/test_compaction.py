@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of, wait_until
+from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of
 from holdfast.domain.errors import SessionBusy
 from holdfast.domain.events import MessageEvent
 from holdfast.domain.ledger import PatchSession
@@ -14,7 +14,7 @@ from holdfast.engine.compaction import is_nearly_full
 from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
+from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 FULL = Usage(input_tokens=700, output_tokens=100)
@@ -42,7 +42,7 @@ class GateShuttingTool(SimpleTool):
 
     async def holds(self) -> None:
         """Wait until a request waits at the gate."""
-        await wait_until(lambda: self.started == 1)
+        await until(lambda: self.started == 1)
         await self.gate.reached.wait()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of, wait_until
+from engine.helpers import PATIENT, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
@@ -17,7 +17,7 @@ from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedModel, SimpleTool
+from holdfast.testing.gates import Gate, GatedModel, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 DONE = Step((Say("done"),))
@@ -131,7 +131,7 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     asks = harness.workspace.approvals
-    await wait_until(lambda: bool(asks.permissions))
+    await until(lambda: bool(asks.permissions))
     (ask,) = asks.permissions
     assert (ask.description, ask.params, seen) == ("are you sure", {"n": 1}, [])
     assert await asks.grant(ask.id, "allow")
@@ -332,7 +332,7 @@ async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None
     await harness.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
     await harness.prompt("again", "r2")
-    await wait_until(lambda: bool(harness.workspace.approvals.permissions))
+    await until(lambda: bool(harness.workspace.approvals.permissions))
     assert len(usual.requests) == 1, "the next run uses the usual model and requests permission"
     await harness.cancel()
     await harness.quiet()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, info, message, session_of, text_part, wait_until
+from engine.helpers import PATIENT, info, message, session_of, text_part
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
@@ -13,7 +13,7 @@ from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedModel
+from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
@@ -33,7 +33,7 @@ async def titled_harness(small: Model | Exception, large: Model | None = None, p
     harness = await Harness.open(FixedModels(large or title_model("the answer"), small), settings=TITLED)
     await harness.prompt(prompt, "r1")
     await harness.quiet()
-    await wait_until(lambda: titles(harness) != [])
+    await until(lambda: titles(harness) != [])
     return harness
 
 
@@ -115,7 +115,7 @@ async def test_only_the_first_prompt_generates_a_title() -> None:
     for number in (1, 2):
         await harness.prompt(LONG, f"r{number}")
         await harness.quiet()
-        await wait_until(lambda: titles(harness) == ["A boat"])
+        await until(lambda: titles(harness) == ["A boat"])
     await harness.close()
     assert len(small.requests) == 1
 
@@ -132,7 +132,7 @@ async def test_cancel_of_the_turn_does_not_cancel_the_title() -> None:
     await harness.quiet()
     assert titles(harness) == []
     small.before.open()
-    await wait_until(lambda: titles(harness) == ["A boat"])
+    await until(lambda: titles(harness) == ["A boat"])
     assert harness.end_of("r1").outcome == "cancelled"
 
 

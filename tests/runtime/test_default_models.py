@@ -7,7 +7,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers import model_discovery as places
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.scripted_model import DemoModel
-from providers.json_server import JsonServer, unused_port
+from providers.json_server import JsonServer
 from runtime.model_selection_home import GROQ_LARGE, GROQ_SMALL, ModelSelectionHome, local_provider, refusal
 
 # Without a selection
@@ -219,8 +219,10 @@ async def test_reason_for_the_scripted_model(home: ModelSelectionHome) -> None:
     assert (await reason()).startswith("No usable model: mine has no address")
 
 
-async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(home: ModelSelectionHome) -> None:
-    port = await unused_port()
+async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(
+    home: ModelSelectionHome, reserved_port: int
+) -> None:
+    port = reserved_port
     home.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
     error = await refusal(home)
     assert (error.trouble, "mine does not answer" in str(error)) == ("connection", True)

@@ -22,7 +22,7 @@ from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.search.search import FileMatches, GrepRequest, Match, Searcher, SearchScope, TextMatches
 from tools.direct_calls import DirectCaller
 from trials.sandbox_escapes import git
-from workspace.test_search_ways import Played
+from workspace.test_search_programs import FakeProgram
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 
@@ -218,7 +218,7 @@ async def test_searches_use_the_injected_launcher_git_and_limits(root: Path, tmp
 
     async def start(arguments: Sequence[str], *_: object) -> Child:
         started.append(arguments)
-        return Played(b"", b"", None)
+        return FakeProgram(b"", b"", None)
 
     settings = ToolSettings(grep={"timeout": 1}, glob={"timeout": 1})
     private = PrivateGit(str(tmp_path / "git"))

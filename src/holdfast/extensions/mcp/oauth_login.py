@@ -74,6 +74,7 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
     the port is in use.
     """
     callback: Callback
+    handlers: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
@@ -93,10 +94,15 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
                 )
                 writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
                 await writer.drain()
-        writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(serve(reader, writer))
+        handlers.add(task)
+        task.add_done_callback(handlers.discard)
+        task.add_done_callback(lambda _: writer.close())
 
     try:
-        server = await asyncio.start_server(serve, _HOST, port, limit=_MAX_REQUEST)
+        server = await asyncio.start_server(accept, _HOST, port, limit=_MAX_REQUEST)
     except OSError as error:
         raise LoginFailed(
             f"Port {port} of this machine is taken ({error.strerror}): set another oauth_callback_port."
@@ -106,10 +112,12 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
         yield callback
     finally:
         server.close()
-        # A browser that keeps its connection open must not delay the end of the login.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await server.wait_closed()
+        # Let the page of the redirect be sent. A browser that keeps a connection open must not delay the end of the
+        # login, and its connection does not outlive the login.
+        if handlers:
+            await asyncio.wait(handlers, timeout=0.2)
+        for task in tuple(handlers):
+            task.cancel()
 
 
 # The login.

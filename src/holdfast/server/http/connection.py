@@ -458,8 +458,10 @@ class HttpServer:
 
     async def listen(self, listener: socket.socket, application: Asgi) -> None:
         """Serve an application on a socket. The web page has another application than the API."""
+        # The first connection may be reported before `create_server` returns.
+        self._servers.setdefault(application, [])
         server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
-        self._servers[application] = [*self._servers.get(application, ()), server]
+        self._servers.setdefault(application, []).append(server)
 
     def leave(self, application: Asgi) -> None:
         """Stop serving this application and abort its connections."""
@@ -474,10 +476,16 @@ class HttpServer:
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
     def register(self, connection: Connection) -> None:
-        """Register a connection, and abort the one that has to make room for it."""
+        """Register a connection, and abort the one that has to make room for it.
+
+        The event loop accepts a connection some iterations before it reports it. One that was accepted before `stop`
+        or `leave` and is reported afterwards is aborted, because nothing else would close it.
+        """
         last = self.connections.add(connection)
         if last is not None:
             last.abort()
+        if self._empty is not None or connection.application not in self._servers:
+            connection.abort()
 
     def unregister(self, connection: Connection) -> None:
         """Remove a closed connection, and wake `stop` after the last one."""
