@@ -291,7 +291,7 @@ async def test_registry_lists_the_expected_tools() -> None:
     assert names(await some.current()) == ["grep", "brought", "extra"]
 
 
-def test_metadata_leaves_out_what_is_none() -> None:
+def test_metadata_omits_none() -> None:
     assert json.loads(metadata(a=None, b=0, c="", d=False)) == {"b": 0, "c": "", "d": False}
     assert "é" in metadata(a="é")
 
@@ -377,7 +377,7 @@ async def test_view_limits_lines_and_bytes(root: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(view, "_MAX_BYTES", most)
         assert (await call.text("view", file_path="f")).startswith("<file>") is is_shown
         assert (await call.text("view", file_path="f", limit=1)).startswith("<file>")
-    assert len(call.operations) == 4, "also what is refused was read"
+    assert len(call.operations) == 4, "a refused read is recorded too"
     monkeypatch.undo()
     monkeypatch.setattr(view, "_MAX_LINE_LENGTH", 4)
     (root / "g").write_text("abcd\nabcde\néé\néép\naéé\n")
@@ -403,7 +403,7 @@ async def test_view_reads_a_huge_file_only_up_to_the_requested_lines(
     assert call.operations[-1].mark.digest  # type: ignore[union-attr]
     monkeypatch.setattr(view, "_MAX_FILE_SIZE", size - 1)
     assert await shown() == [*whole, "(the file goes on)"]
-    assert not call.operations[-1].mark.digest, "nobody has seen all of it"  # type: ignore[union-attr]
+    assert not call.operations[-1].mark.digest, "not all of it was read"  # type: ignore[union-attr]
     assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file goes on)"]
     assert await shown(offset=6) == ["(the file ends before this)"]
     monkeypatch.setattr(view, "_MAX_FILE_SIZE", 8)
