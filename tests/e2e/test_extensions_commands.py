@@ -7,14 +7,14 @@ import pytest
 
 from e2e.cli_environment import cli_environment, model_requests, text
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, script, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 from server.helpers import send_prompt
@@ -85,7 +85,7 @@ async def test_r12_permissions_of_project_command_need_trust(home: Home) -> None
             """Return True if the line ran without approval."""
             run = await one.client.send_prompt(one.workspace, AgentMessage(session, line))
             ending = start(one.run_end(run))
-            await wait_until(lambda: ending.done() or wait_for_request(one))
+            await until(lambda: ending.done() or has_open_request(one))
             for ask in await one.client.pending_permissions(one.workspace):
                 assert await one.grant(ask, "deny")
             await ending
@@ -102,7 +102,7 @@ async def test_r12_permissions_of_project_command_need_trust(home: Home) -> None
         assert not await runs_without_approval("/go"), "what was not shown is not trusted"
 
 
-def wait_for_request(one: ToolClient) -> bool:
+def has_open_request(one: ToolClient) -> bool:
     (handle,) = one.server.manager.handles
     return bool(handle.workspace.approvals.permissions)
 
@@ -247,7 +247,7 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
         session = await one.session()
         work = [agent("critic", bash(f"touch up-{number}; sleep 1000")) for number in range(4)]
         run = await one.call_tools(session, *work)
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 4)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 4)
         children = {request.session_id for request in systems(one)}
         assert len(children) == 4
         assert all("$$" in child for child in children)
@@ -279,7 +279,7 @@ async def test_number_of_parallel_agents_is_limited(home: Home) -> None:
         run = await one.call_tools(
             session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3))
         )
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 2)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 2)
         (one.project / "go").touch()
         await one.run_end(run)
         refused = [item for item in await one.results(session) if item.is_error]

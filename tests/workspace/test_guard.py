@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from holdfast.testing.gates import until
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
 from holdfast.workspace.process.piped_process import GuardedSpawn
@@ -89,9 +90,8 @@ async def test_tree_may_outlive_its_command(guard: Guard) -> None:
     tree = spawn(guard, f"sleep {token} & exit 3", linger=30)
     tree.set_linger(None)
     assert await tree.exited == 3
-    while not survivors(token):  # noqa: ASYNC110
-        # During its exec of `sleep` it has no command line.
-        await asyncio.sleep(0)
+    # During its exec of `sleep` it has no command line.
+    await until(lambda: survivors(token))
     assert not tree.gone.done()
     tree.set_linger(0)
     assert (await tree.gone).was_killed
@@ -191,8 +191,7 @@ async def test_guard_and_supervisors_killed_together_leave_no_process(tmp_path: 
     async with guarded(tmp_path, "tree") as processes:
         token = new_token()
         running = processes.start(line(f"setsid sleep {token} & echo ready; wait"))
-        while "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: "ready" in running.stdout.output.buffered)
         guard = processes.guard.process_id
         supervisors = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
         assert supervisors

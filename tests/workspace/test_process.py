@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from holdfast.workspace.process.command_process import _LiveOutput, _OutputChannel
 from holdfast.workspace.process.output_capture import MAX_SHOWN, OutputFiles
 from trials.hostile_commands import new_token, survivors
@@ -134,9 +134,8 @@ async def test_a_process_outside_the_tree_that_holds_stdout_does_not_delay_the_e
     token = new_token()
     async with guarded(tmp_path) as processes:
         running = processes.start(line(f"echo ready; exec sleep {token}"))
-        while not (found := survivors(token)) or "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link = f"/proc/{found[0].partition(':')[0]}/fd/1"
+        await until(lambda: survivors(token) and "ready" in running.stdout.output.buffered)
+        link = f"/proc/{survivors(token)[0].partition(':')[0]}/fd/1"
         held = os.open(link, os.O_WRONLY)
         try:
             end = await running.stop_and_wait(0)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import ShellResult
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from holdfast.workspace.process.guard import CannotStart
 from holdfast.workspace.process.shell_call import Shell
 from trials.hostile_commands import new_token, survivors
@@ -53,8 +53,7 @@ async def test_shell_is_always_bash(shell: Shell, tmp_path: Path) -> None:
 async def test_it_ends_with_its_caller(shell: Shell, tmp_path: Path) -> None:
     token, flag = new_token(), tmp_path / "flag"
     call = start(shell.call(f"setsid sleep {token} & touch {flag}; sleep {token}", str(tmp_path), {}))
-    while not flag.exists():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(flag.exists)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

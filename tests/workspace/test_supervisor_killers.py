@@ -1,6 +1,6 @@
 """Commands that kill their supervisors do not survive a cancel or the server (R4) without a PID namespace."""
 
-import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.gates import until
 from holdfast.workspace.process import guard_tag as guard_cgroup
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
@@ -66,29 +67,30 @@ def test_r4_no_killer_survives_server(tmp_path: Path, plan: Plan) -> None:
     kill_server_of([plan], tmp_path, ready=1)
 
 
-def sentinels() -> set[int]:
-    """Return the sentinels of all guards of this process."""
-    return {int(line.partition(":")[0]) for line in survivors(f"supervisor of process {os.getpid()}")}
-
-
-async def sentinel(earlier: set[int]) -> int:
-    """Return the sentinel that was started after `earlier`, once there is exactly one."""
-    while len(found := sentinels() - earlier) != 1:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    return found.pop()
+def sentinels(guard: int) -> set[int]:
+    """Return the sentinels of a guard, each of which has a pidfd of it. Guards of other tests may have left theirs."""
+    found = set()
+    for line in survivors(f"supervisor of process {os.getpid()}"):
+        process = int(line.partition(":")[0])
+        with contextlib.suppress(OSError):
+            descriptors = [file.read_text() for file in Path(f"/proc/{process}/fdinfo").iterdir()]
+            if any(f"Pid:\t{guard}\n" in descriptor for descriptor in descriptors):
+                found.add(process)
+    return found
 
 
 async def test_a_sentinel_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """It is in a session of its own, and ends with its guard."""
-    earlier = sentinels()
     async with guarded(tmp_path, "tree") as processes:
         await run_line(processes, "true")
-        first = await sentinel(earlier)
+        guard = processes.guard.process_id
+        await until(lambda: sentinels(guard))
+        (first,) = sentinels(guard)
         os.kill(first, signal.SIGKILL)
-        second = await sentinel(earlier | {first})
-        assert os.getsid(second) != os.getsid(processes.guard.process_id)
-    while is_running(second):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+        await until(lambda: sentinels(guard) - {first})
+        (second,) = sentinels(guard) - {first}
+        assert os.getsid(second) != os.getsid(guard)
+    await until(lambda: not is_running(second))
 
 
 async def test_with_control_groups_each_command_has_one(tmp_path: Path) -> None:

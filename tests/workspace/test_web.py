@@ -11,6 +11,7 @@ import pytest
 from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
+from stream_servers import stream_server
 from workspace.web_server import WebServer
 
 
@@ -59,8 +60,6 @@ async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
     context.load_cert_chain(certificate, key)
     server = WebServer()
     server.page("/", b"hello", "text/plain")
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
-    port = listening.sockets[0].getsockname()[1]
 
     async def resolve(host: str, _: int) -> Sequence[str]:
         # The first of its addresses does not answer.
@@ -70,15 +69,12 @@ async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
         return
 
     web = WebClient(resolve, lambda: ssl.create_default_context(cafile=certificate))
-    try:
+    async with stream_server(server.serve, tls=context) as port:
         async with web.get(parse_target(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
         with pytest.raises(ToolError, match="could not be asked"):
             async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
-    finally:
-        listening.close()
-        await listening.wait_closed()
 
 
 @pytest.mark.parametrize(

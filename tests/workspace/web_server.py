@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.testing.gates import Gate
+from stream_servers import stream_server
 
 Page = Callable[["Visit"], Coroutine[Any, Any, None]]
 
@@ -92,11 +93,8 @@ class WebServer:
 @asynccontextmanager
 async def web_server() -> AsyncIterator[WebServer]:
     web = WebServer()
-    server = await asyncio.start_server(web.serve, "127.0.0.1", 0)
-    web.port = server.sockets[0].getsockname()[1]
-    try:
-        yield web
-    finally:
-        web.gate.open()
-        server.close()
-        await server.wait_closed()
+    async with stream_server(web.serve) as web.port:
+        try:
+            yield web
+        finally:
+            web.gate.open()
