@@ -6,13 +6,15 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from descriptors import collect_garbage, open_descriptors
 from scratch import session_directory
+from stream_servers import reserve_port
 
 pytest.register_assert_rewrite("holdfast.testing")
 
@@ -48,6 +50,9 @@ _HARD_LIMIT_MARGIN = 10.0
 _stderr = os.dup(2)
 """The real stderr: while a test runs, pytest replaces it."""
 
+_known_descriptors: set[tuple[str, str]] = set()
+"""Descriptors that were open after an earlier test, e.g. those of fixtures that several tests share."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -74,6 +79,28 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail the test that left an open file or socket to the garbage collector, instead of a later test."""
+    result = yield
+    left = open_descriptors() - _known_descriptors
+    if left:
+        # Values of fixtures whose test has ended are garbage, too. Fixtures of wider scope keep their own.
+        getattr(item, "funcargs", {}).clear()
+        warnings = collect_garbage()
+        _known_descriptors.update(open_descriptors())
+        if warnings:
+            pytest.fail("The test left open: " + "; ".join(warnings), pytrace=False)
+    return result
+
+
+@pytest.fixture
+def reserved_port() -> Iterator[int]:
+    """A port of this machine for a server of the test. No other process receives it during the test."""
+    with reserve_port() as port:
+        yield port
 
 
 def _default_limit(config: pytest.Config) -> float:

@@ -2,7 +2,6 @@
 
 import os
 import pty
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,25 +109,17 @@ def test_a_missing_key_is_reported(without_model: IsolatedHome) -> None:
         assert f"set {variable}" in done.stderr
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port of this machine that refuses connections for as long as the test runs."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
 @pytest.mark.parametrize("rest", ["", 'models = [{ id = "m" }]'])
 @pytest.mark.parametrize("selection", ["", '[models.large]\nprovider = "acme"\n'])
-def test_an_unreachable_configured_server_is_reported(closed_port: int, rest: str, selection: str) -> None:
+def test_an_unreachable_configured_server_is_reported(reserved_port: int, rest: str, selection: str) -> None:
     """It is not replaced by the scripted model, also at a terminal; a refused connection is reported at once."""
     with isolated_home() as home:
-        home.settings.write_text(selection + PROVIDER.format(port=closed_port, rest=rest))
+        home.settings.write_text(selection + PROVIDER.format(port=reserved_port, rest=rest))
         home.environment["OLLAMA_HOST"] = "127.0.0.1:9"
         home.serve()
         done = home.call("run", "--timeout", "10", "words=3")
         assert (done.returncode, done.stdout) == (4, ""), done.stderr
-        assert f"http://127.0.0.1:{closed_port}/v1" in done.stderr
+        assert f"http://127.0.0.1:{reserved_port}/v1" in done.stderr
         assert "the connection was refused" in done.stderr
         assert "Trying again" not in done.stderr
         code, shown = _at_terminal(home, "run", "--timeout", "10", "words=3")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +14,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
 from holdfast.http11.sse import frame
 from scratch import scratch_directory
+from stream_servers import stream_server
 
 __all__ = [
     "Asked",
@@ -113,26 +114,20 @@ class Playing:
         self._script = script
         self._directory = TemporaryDirectory()
         self._connections = 0
-        self._writers: list[asyncio.StreamWriter] = []
-        self._server: asyncio.Server | None = None
+        self._server = AsyncExitStack()
 
     async def __aenter__(self) -> Address:
         path = f"{self._directory.name}/s"
-        self._server = await asyncio.start_unix_server(self._serve, path)
+        await self._server.enter_async_context(stream_server(self._serve, path=path))
         return Address(path=path)
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await asyncio.sleep(0)
+        await self._server.aclose()
         self._directory.cleanup()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         exchange = Exchange(reader, writer, self._connections)
         self._connections += 1
-        self._writers.append(writer)
         try:
             await self._script(exchange)
         except (ConnectionError, asyncio.CancelledError):

@@ -17,6 +17,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, PromptAccepted, RunChange, SelectedModel
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.testing.gates import start, until
+from stream_servers import stream_server
 
 T = TypeVar("T")
 W, S = WorkspaceId("w"), SessionId("s")
@@ -306,6 +307,23 @@ async def test_closing_ends_requests_under_way() -> None:
             await client.health()
 
 
+async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None:
+    """No connection is left open behind the closed client."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.send(answer())
+
+    async with Playing(script) as address:
+        client = Client(address)
+        task = start(client.health())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await task
+        assert not len(client._pool._pool)
+
+
 async def test_many_at_once() -> None:
     async def script(exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
@@ -324,9 +342,7 @@ async def test_over_tcp_with_a_token() -> None:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with stream_server(serve) as port:
         async with Client(Address(host="127.0.0.1", port=port, token="t0ken")) as client:
             await client.health()
         async with Client(Address(host="127.0.0.1", port=port)) as client:

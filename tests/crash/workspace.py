@@ -58,6 +58,7 @@ Level = Literal["group", "file"]
 """The meaning of a write point: each stage of a group commit, or each write and sync of a file."""
 
 T = TypeVar("T")
+_LONG = 60.0
 _STILL = 25
 """Number of loop iterations without activity after which the workspace counts as idle."""
 
@@ -219,7 +220,10 @@ class WorkspaceDriver:
         self.journal = Journal(Path(lifetime.folder), lifetime.number)
         self.lifetime = lifetime
         self._is_open = is_open
-        self._settings = EngineSettings(pace=pace or Pace(60.0, 1_000_000), titles=titles)
+        # On a busy machine a write may take seconds. No limit of time may decide how a story ends.
+        self._settings = EngineSettings(
+            grace=_LONG, closing=_LONG, cancel_write=_LONG, pace=pace or Pace(_LONG, 1_000_000), titles=titles
+        )
         self.attempted: set[str] = set()
         """Steps that a model has started and not finished."""
         self._gates: dict[str, Gate] = {}
@@ -298,7 +302,7 @@ class WorkspaceDriver:
     async def answer(self, run_id: str) -> None:
         """Let two clients answer the run's permission request at once."""
         asks = self.workspace.approvals
-        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions), most=1_000_000)
+        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions))
         request = next(ask.id for ask in asks.permissions if ask.run_id == run_id)
 
         async def grant(action: GrantAction) -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from e2e.cli_environment import asks, cli_environment, text
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, script, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 from server.helpers import send_prompt
@@ -85,7 +85,7 @@ async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(hom
             """Whether it was done without asking."""
             run = await one.client.send_prompt(one.workspace, AgentMessage(session, line))
             ending = start(one.run_end(run))
-            await wait_until(lambda: ending.done() or one_asks(one))
+            await until(lambda: ending.done() or one_asks(one))
             for ask in await one.client.pending_permissions(one.workspace):
                 assert await one.grant(ask, "deny")
             await ending
@@ -247,7 +247,7 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
         session = await one.session()
         work = [agent("critic", bash(f"touch up-{number}; sleep 1000")) for number in range(4)]
         run = await one.call_tools(session, *work)
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 4)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 4)
         children = {request.session_id for request in systems(one)}
         assert len(children) == 4
         assert all("$$" in child for child in children)
@@ -279,7 +279,7 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
         run = await one.call_tools(
             session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3))
         )
-        await wait_until(lambda: len(list(one.project.glob("up-*"))) == 2)
+        await until(lambda: len(list(one.project.glob("up-*"))) == 2)
         (one.project / "go").touch()
         await one.run_end(run)
         refused = [item for item in await one.results(session) if item.is_error]

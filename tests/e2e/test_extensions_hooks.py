@@ -9,11 +9,12 @@ import pytest
 
 from e2e.cli_environment import cli_environment
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
+from holdfast.testing.gates import until
 from model_server.script import CallTool, Reply
 from server.helpers import send_prompt, server_directory
 from trials.hostile_commands import SHAPES, new_token, survivors
@@ -163,7 +164,7 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
     async with tool_client() as one:
         session = await one.session()
         run = await one.call_tools(session, bash("touch never"))
-        await wait_until(lambda: len(survivors(token)) >= 2)
+        await until(lambda: len(survivors(token)) >= 2)
         await one.client.cancel_run(one.workspace, run.run_id)
         assert (await one.run_end(run)).outcome == "cancelled"
         assert not survivors(token)
@@ -178,9 +179,9 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
         stage.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
         place = await stage.open_workspace()
         await place.send("go")
-        await wait_until(lambda: len(survivors(token)) >= 2)
+        await until(lambda: len(survivors(token)) >= 2)
         await stage.stop(signal.SIGKILL)
-        await wait_until(lambda: not survivors(token))
+        await until(lambda: not survivors(token))
 
 
 async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
@@ -191,12 +192,12 @@ async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
         log = stage.root / "ends"
         stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
         await stage.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
-        await wait_until((stage.project / "up").exists)
+        await until((stage.project / "up").exists)
         await stage.stop(signal.SIGKILL)
         assert not log.exists()
         await stage.serve()
         assert json.loads(await stage.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
-        await wait_until(lambda: log.exists() and log.read_text())
+        await until(lambda: log.exists() and log.read_text())
         await stage.stop()
         assert log.read_text() == "first interrupted\n"
 
@@ -212,20 +213,20 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
         session = await one.session()
         run = await one.call_tools(session, ("ls", {}))
         assert (await one.run_end(run)).outcome == "completed"
-        await wait_until(log.exists)
+        await until(log.exists)
         assert "over" not in log.read_text()
         cancelled = await one.call_tools(session, bash("sleep 1000"))
-        await wait_until(lambda: len(one.model.requests) == 3)
+        await until(lambda: len(one.model.requests) == 3)
         await one.client.cancel_run(one.workspace, cancelled.run_id)
         assert (await one.run_end(cancelled)).cancelled
-        await wait_until(lambda: log.read_text().split() == ["completed", "cancelled"])
+        await until(lambda: log.read_text().split() == ["completed", "cancelled"])
         gate.touch()
-        await wait_until(lambda: log.read_text().split() == ["completed", "cancelled", "over", "over"])
+        await until(lambda: log.read_text().split() == ["completed", "cancelled", "over", "over"])
         home.hooks("UserPromptSubmit", QUIET + "echo 'not this' >&2; exit 2")
         failed = await one.call_tools(session, ("ls", {}))
         end = await one.run_end(failed)
         assert (end.outcome, end.error) == ("failed", "not this")
-        await wait_until(lambda: log.read_text().split()[4:5] == ["failed"])
+        await until(lambda: log.read_text().split()[4:5] == ["failed"])
 
 
 async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path) -> None:
@@ -234,11 +235,11 @@ async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path
     async with tool_client() as one:
         session = await one.session()
         await one.call_tools(session, bash("touch up; sleep 1000"))
-        await wait_until((one.project / "up").exists)
+        await until((one.project / "up").exists)
         for number in range(80):
             await one.client.send_prompt(one.workspace, AgentMessage(session, "later", RunId(f"r{number}")))
         await one.client.cancel_session(one.workspace, session)
-        await wait_until(lambda: log.exists() and log.read_text().split() == ["cancelled"] * 81)
+        await until(lambda: log.exists() and log.read_text().split() == ["cancelled"] * 81)
 
 
 async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp
     written(home.path / ".claude/settings.json", json.dumps({"hooks": {"Stop": [theirs]}}))
     async with tool_client() as one:
         await one.call_tools(await one.session(), bash("touch up; sleep 1000"))
-        await wait_until((one.project / "up").exists)
+        await until((one.project / "up").exists)
     told = json.loads((tmp_path / "told").read_text())
     assert (told["event"], told["hook_event_name"], told["outcome"]) == ("RunEnd", "RunEnd", "interrupted")
     assert told["error"]
@@ -260,7 +261,7 @@ async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
     async with server_directory() as directory:
         async with tool_client(directory) as one:
             await one.run_end(await one.call_tools(await one.session(), ("ls", {})))
-            await wait_until(lambda: survivors(token))
+            await until(lambda: survivors(token))
         assert not survivors(token)
 
 

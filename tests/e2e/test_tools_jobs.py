@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
+from holdfast.testing.gates import until
 from server.helpers import Server
 from trials.hostile_commands import SHAPES, new_token, survivors
 
@@ -84,7 +85,7 @@ async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
         assert json.loads(result.metadata)["background"]
         assert "begun" in result.content
         (one.project / "go").touch()
-        await wait_until((one.project / "over").exists)
+        await until((one.project / "over").exists)
 
 
 async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> None:

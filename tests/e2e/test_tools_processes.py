@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import bash, tool_client, wait_until
+from e2e.tool_client import bash, tool_client
 from holdfast.client.client import Client
 from holdfast.domain.events import MessageEvent, ToolOutputEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
+from holdfast.testing.gates import until
 from server.helpers import RawStream, ServerDirectory, read_until, run_ended, server_directory, server_process
 from trials.hostile_commands import SHAPES, new_token, survivors
 
@@ -83,7 +84,7 @@ async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Sign
         command = bash(f"echo x >>begun; setsid sleep {token} & trap '' TERM; touch ready; sleep {token}")
         async with server_process(directory) as first:
             client, workspace, session = await _busy(directory, job, command)
-            await wait_until((project / "ready").exists)
+            await until((project / "ready").exists)
             assert len(survivors(token)) >= 4
             path = f"/v1/workspaces/{workspace}/events?client_id={client.client_id}&since=0"
             stream = await RawStream.open(directory.address, path)
@@ -93,7 +94,7 @@ async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Sign
                 assert not survivors(token)
                 await stream.rest()
             stream.close()
-            await wait_until(lambda: not survivors(token))
+            await until(lambda: not survivors(token))
             await client.close()
         async with server_process(directory), Client(directory.address) as again:
             workspace = (await again.create_workspace(str(project))).id

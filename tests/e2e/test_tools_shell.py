@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, wait_until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.testing.conversation_validity import problems_of_request
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from server.helpers import open_raw, raw_request
 from trials.hostile_commands import new_token, survivors
 
@@ -43,7 +43,7 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
     async with tool_client() as one:
         session = await one.session()
         run = await one.call_tools(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
-        await wait_until((one.project / "begun").exists)
+        await until((one.project / "begun").exists)
         await one.client.run_shell(one.workspace, session, "echo from-outside")
         # Not in the line itself: it is stored after its command has ended.
         (one.project / "go").touch()
@@ -69,10 +69,10 @@ async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
         writer.write(raw_request(path, "POST", body, ("Content-Type: application/json",)))
         if shuts:
             writer.write_eof()
-        await wait_until((one.project / "begun").exists)
+        await until((one.project / "begun").exists)
         assert survivors(token)
         writer.transport.abort()
-        await wait_until(lambda: not survivors(token))
+        await until(lambda: not survivors(token))
         assert await shells(one, session) == []
 
 
@@ -84,7 +84,7 @@ async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None
         reader, writer = await open_raw(one.server.address)
         writer.write(raw_request(path, "POST", body, ("Content-Type: application/json",)))
         writer.write_eof()
-        await wait_until((one.project / "begun").exists)
+        await until((one.project / "begun").exists)
         (one.project / "go").touch()
         assert b'"seen' in await asyncio.wait_for(reader.read(), 20)
         writer.close()
@@ -106,7 +106,7 @@ async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up()
     async with tool_client() as one:
         session = await one.session()
         slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
-        await wait_until((one.project / "begun").exists)
+        await until((one.project / "begun").exists)
         await one.call_tools_and_wait()
         (one.project / "go").touch()
         assert (await slow).exit_code == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
 from server.helpers import QUICK, Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
-__all__ = ["ToolClient", "bash", "script", "tool_client", "wait_until"]
+__all__ = ["ToolClient", "bash", "script", "tool_client"]
 
 
 def script(request: ModelRequest) -> Step:
@@ -129,10 +129,3 @@ async def tool_client(
         client = await server.client()
         body = await client.create_workspace(server.directory.project(), yolo=yolo, env=env)
         yield ToolClient(server, client, body.id, model)
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    """Until it holds; other processes have to do something for that."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)

@@ -5,6 +5,7 @@ answered.
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -39,12 +40,18 @@ def present(data: Path, vfs: str) -> None:
 
 
 def crashed(data: Path, vfs: str) -> None:
-    """The log contains data that the database does not: copied while a server was running."""
-    ledger = SqliteLedger(data.with_name("first"), vfs=vfs)
-    data.mkdir()
-    for name in ("holdfast.db", "holdfast.db-wal"):
-        (data / name).write_bytes((data.with_name("first") / name).read_bytes())
-    ledger.database.close()
+    """The log contains data that the database does not: copied while a server was running.
+
+    All attempts of a test start with the same copy. Two copies may differ, because the writer works meanwhile.
+    """
+    copy = data.parents[1] / "copy"
+    if not copy.exists():
+        ledger = SqliteLedger(copy.with_name("first"), vfs=vfs)
+        copy.mkdir()
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            (copy / name).write_bytes((copy.with_name("first") / name).read_bytes())
+        ledger.database.close()
+    shutil.copytree(copy, data)
 
 
 def earlier(data: Path, vfs: str) -> None:

@@ -164,4 +164,4 @@ async def test_dialog_height_follows_its_content(size: tuple[int, int]) -> None:
         )
         assert dialog.displayed_children[-1].region.bottom == dialog.region.bottom - 1
         assert screen.app.screen.query_one("#what").size.height >= size[1] // 3
-        assert "Once" in screen.picture()
+        await screen.wait_for_picture("Once")

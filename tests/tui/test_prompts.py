@@ -318,7 +318,7 @@ async def test_search_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
             await screen.wait_until(lambda: str(screen.line("find-count")) == "2 of 2", "two places")
             await screen.pilot.press("enter")
             await screen.wait_until(lambda: str(screen.line("find-count")) == "1 of 2", "the one before")
-            assert "number 7 " in screen.picture()
+            await screen.wait_for_picture("number 7 ")
             await screen.pilot.press("escape", "y")
             await screen.wait_until(lambda: copied == ["number 7 `x7`"], "the prompt is copied")
             await screen.pilot.press("J", "y")

@@ -1,6 +1,7 @@
 """Gates: points at which a test suspends the scripted model, a tool or the store. They replace sleeps."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ __all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "HeldModel", "Simpl
 
 T = TypeVar("T")
 _tasks = TaskOwner()
+_UNTIL_SECONDS = 45.0
 
 
 def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -31,13 +33,22 @@ async def settle_down(turns: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], *, most: int = 100_000) -> None:
-    """Run the event loop until the condition holds. Raises `AssertionError` if it never does."""
-    for _ in range(most):
-        if condition():
-            return
+async def until(condition: Callable[[], object]) -> None:
+    """Run the event loop until the condition holds. Raises `AssertionError` if it never does.
+
+    The limit is a time and not a number of iterations: how many iterations pass while a thread or another process works
+    depends on the load of the machine. The loop is never idle here, so a virtual clock does not advance; the thread
+    sleeps now and then instead, which leaves the processor and the interpreter lock to others.
+    """
+    end = time.perf_counter() + _UNTIL_SECONDS
+    turns = 0
+    while not condition():
+        if time.perf_counter() > end:
+            raise AssertionError("it never happened")
+        turns += 1
+        if turns % 64 == 0 and turns > 1000:
+            time.sleep(0.001)  # noqa: TID251, ASYNC251 - the reason is above
         await asyncio.sleep(0)
-    raise AssertionError("it never happened")
 
 
 class Gate:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
-from e2e.tool_client import tool_client, wait_until
+from e2e.tool_client import tool_client
 from extensions.mcp.authorization_server import authorization_server
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
@@ -28,7 +28,7 @@ from extensions.mcp.servers import (
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 from server.helpers import read_until, run_ended, server_directory
@@ -126,13 +126,13 @@ async def test_cached_offers_are_known_before_start(tmp_path: Path) -> None:
     async with server_directory() as directory:
         async with tool_client(directory) as one:
             await add(one, time=server)
-            await wait_until((directory.data / "workspaces" / one.workspace / "mcp.json").exists)
+            await until((directory.data / "workspaces" / one.workspace / "mcp.json").exists)
         gate.unlink()
         async with tool_client(directory) as again:
             session = await again.session()
             message = AgentMessage(session, json.dumps([NOW]), interactive=False)
             run = await again.client.send_prompt(again.workspace, message)
-            await wait_until(lambda: again.model.requests)
+            await until(lambda: again.model.requests)
             assert any(tool.name == "mcp_time_get_current_time" for tool in again.model.requests[0].tools)
             assert (await state(again, "time")).state == "starting"
             gate.touch()
