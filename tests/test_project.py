@@ -60,10 +60,10 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), name_of(path))
 
 
-def dotted(node: ast.expr) -> str:
+def dotted_name(node: ast.expr) -> str:
     """Return `a.b` for the expression a.b; other expressions have no name."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -83,7 +83,7 @@ def calls(path: Path, *words: str) -> Iterator[tuple[str, ast.Call]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = dotted(node.func)
+            name = dotted_name(node.func)
             yield origin.get(name, name), node
 
 
@@ -98,7 +98,7 @@ def public_names(path: Path) -> list[str] | None:
 # Documents
 
 
-def fenced(text: str) -> Iterator[tuple[str, str]]:
+def fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         yield block[1], block[2]
 
@@ -124,7 +124,7 @@ def is_path(word: str) -> bool:
 def named_paths(text: str) -> set[str]:
     """Yield the paths in a document: drawn trees, links, and words in backquotes and blocks that look like paths."""
     paths: set[str] = set()
-    for kind, block in fenced(text):
+    for kind, block in fenced_blocks(text):
         paths |= set(drawn_paths(block)) if kind == "tree" else {word for word in block.split() if is_path(word)}
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     paths |= {word for span in re.findall(r"`([^`\n]+)`", prose) for word in span.split() if is_path(word)}
@@ -141,7 +141,7 @@ def exists(path: str, document: Path) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_paths_named_in_documents_exist(document: Path) -> None:
     missing = sorted(path for path in named_paths(document.read_text()) if not exists(path, document))
-    assert not missing, f"{name_of(document)} names what is not there: {missing}"
+    assert not missing, f"{name_of(document)} names missing paths: {missing}"
 
 
 def test_path_reader_sees_paths() -> None:

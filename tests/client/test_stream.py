@@ -151,7 +151,7 @@ async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
         stream = client.events(W, since=0, backoff=at_once())
         items = [item async for item in stream]
         assert [item.number for item in items] == [None, 6]
-        assert (stream.is_gone, stream.cursor) == (True, 6)
+        assert (stream.is_workspace_gone, stream.cursor) == (True, 6)
 
 
 @pytest.mark.parametrize("status", [409, 500, 503])

@@ -105,17 +105,17 @@ def problems(evidence: Evidence) -> list[str]:
     return [problem for check in _CHECKS for problem in check(evidence)]
 
 
-def _accepted(evidence: Evidence) -> Iterator[str]:
+def _check_acceptances(evidence: Evidence) -> Iterator[str]:
     for journal in evidence.journals:
         for (run,) in journal.all("accepted"):
             if evidence.end.run(run) is None:
                 yield f"R1: {run} was accepted and is gone"
 
 
-def _ends(evidence: Evidence) -> Iterator[str]:
+def _check_ends(evidence: Evidence) -> Iterator[str]:
     ends: dict[RunId, list[tuple[int, Outcome]]] = {run.run_id: [] for run in evidence.end.runs}
     last: dict[RunId, int] = {}
-    for number, event in _decoded(evidence.end.events):
+    for number, event in _decode(evidence.end.events):
         run_id = _run_of(event)
         last[run_id] = number
         if isinstance(event, RunCompleteEvent):
@@ -133,7 +133,7 @@ def _ends(evidence: Evidence) -> Iterator[str]:
                 yield f"R2: {name} was published as {outcome} and is {stored and stored.outcome}"
 
 
-def _cancels(evidence: Evidence) -> Iterator[str]:
+def _check_cancels(evidence: Evidence) -> Iterator[str]:
     for journal in evidence.journals:
         for runs in journal.all("cancelled"):
             for run_id in runs:
@@ -143,24 +143,24 @@ def _cancels(evidence: Evidence) -> Iterator[str]:
                     yield f"R3: the cancel of {run_id} was answered and it is {stored.outcome}"
     for found, journal, left in evidence.steps():
         for run in found.runs:
-            if run.cancel_requested and _acted(run.run_id, found, journal, left):
+            if run.cancel_requested and _has_acted(run.run_id, found, journal, left):
                 yield f"R3: {run.run_id} was cancelled, and went on after the restart"
 
 
-def _acted(run_id: RunId, found: DiskState, journal: JournalEntries, left: DiskState) -> bool:
+def _has_acted(run_id: RunId, found: DiskState, journal: JournalEntries, left: DiskState) -> bool:
     """Return true if the run called a tool or started a provider request in the lifetime between."""
     if any(run == run_id for run, _ in journal.all("tool")):
         return True
     runs = [
         event.change.object
-        for _, event in _decoded(left.events, after=found.newest)
+        for _, event in _decode(left.events, after=found.newest)
         if isinstance(event, RunEvent) and event.change.object.run_id == run_id
     ]
     before = found.run(run_id)
     return any(run.step > (before.step if before else 0) for run in runs)
 
 
-def _numbers(evidence: Evidence) -> Iterator[str]:
+def _check_numbers(evidence: Evidence) -> Iterator[str]:
     log = dict(evidence.end.events)
     seen: dict[str, str] = {}
     for journal in evidence.journals:
@@ -178,12 +178,12 @@ def _numbers(evidence: Evidence) -> Iterator[str]:
             yield f"R6: a number up to {found.newest} was used again"
 
 
-def _conversations(evidence: Evidence) -> Iterator[str]:
+def _check_conversations(evidence: Evidence) -> Iterator[str]:
     for session, messages in evidence.end.messages.items():
         yield from (f"R7: in session {session} {problem}" for problem in problems_of_session(messages))
 
 
-def _answers_of_prompts(evidence: Evidence) -> Iterator[str]:
+def _check_responses(evidence: Evidence) -> Iterator[str]:
     """A completed run contains the responses that its prompt asked for, and nothing of a withdrawn attempt."""
     hosts = {run.folded_into for run in evidence.end.runs}
     for run in evidence.end.runs:
@@ -205,13 +205,16 @@ def _is_prefix(found: Sequence[_Answer], expected: Sequence[_Answer]) -> bool:
     if not found:
         return True
     *whole, (text, calls) = [(text.replace(LOST, ""), calls) for text, calls in found]
+    # The kill may come while the text of a failing attempt is streamed: only its beginning is stored then.
+    begun = next(length for length in range(len(LOST), -1, -1) if text.endswith(LOST[:length]))
+    text = text[: len(text) - begun]
     if len(found) > len(expected) or whole != expected[: len(whole)]:
         return False
     last_text, last_calls = expected[len(whole)]
     return last_text.startswith(text) and last_calls[: len(calls)] == calls
 
 
-def _undone(evidence: Evidence) -> Iterator[str]:
+def _check_undo(evidence: Evidence) -> Iterator[str]:
     """A file is complete or missing, and all files of one undo are reverted together or not at all."""
     end = evidence.end
     for name, text in end.files.items():
@@ -236,23 +239,23 @@ def _answer_of(message: Message) -> _Answer:
     return text, tuple(part.data.name for part in message.parts if isinstance(part, ToolCallPart))
 
 
-def _redone(evidence: Evidence) -> Iterator[str]:
+def _check_repetitions(evidence: Evidence) -> Iterator[str]:
     """Started runs are over and never continue; the others continue, in order."""
     lifetimes = [journal.all("tool") for journal in evidence.journals]
-    yield from (f"R9: the call {call} was executed twice" for calls in lifetimes for call in _repeated(calls))
+    yield from (f"R9: the call {call} was executed twice" for calls in lifetimes for call in _duplicates(calls))
     # A lifetime that repeats an earlier call finds its id in use, and appends a number to it.
     bare = [{(run, _NUMBER.sub("", call)) for run, call in calls} for calls in lifetimes]
-    again = _repeated(call for calls in bare for call in calls)
+    again = _duplicates(call for calls in bare for call in calls)
     yield from (f"R9: the call {call} was executed again after a restart" for call in again)
     for found, journal, left in evidence.steps():
         for run in found.runs:
-            if run.started_at and _acted(run.run_id, found, journal, left):
+            if run.started_at and _has_acted(run.run_id, found, journal, left):
                 yield f"R9: {run.run_id} had started, and went on after the restart"
             if run.outcome is None:
                 yield from _expected_fate(run, found, evidence)
 
 
-def _repeated(calls: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _duplicates(calls: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     counts = Counter(calls)
     return sorted(call for call in counts if counts[call] > 1)
 
@@ -277,9 +280,9 @@ def _expected_fate(run: Run, found: DiskState, evidence: Evidence) -> Iterator[s
         yield f"R9: {run.run_id} was left as {run} and is {outcome}, not one of {expected}"
 
 
-def _order(evidence: Evidence) -> Iterator[str]:
+def _check_order(evidence: Evidence) -> Iterator[str]:
     """In each session, runs with a turn of their own start in queue order, and so do steering ones."""
-    begun = list(_begun(evidence.end.events))
+    begun = list(_started_runs(evidence.end.events))
     unruly = set(_reordered(evidence))
     for session in evidence.end.messages:
         mine = [run for run in evidence.end.runs if run.session_id == session and run.run_id not in unruly]
@@ -296,7 +299,7 @@ def _reordered(evidence: Evidence) -> Iterator[RunId]:
     """
     last: dict[RunId, Run] = {}
     moves = Counter(RunId(run) for journal in evidence.journals for (run,) in journal.all("moved"))
-    for _, event in _decoded(evidence.end.events):
+    for _, event in _decode(evidence.end.events):
         if not isinstance(event, RunEvent):
             continue
         run = msgspec.structs.replace(event.change.object, prompt="")
@@ -309,9 +312,9 @@ def _reordered(evidence: Evidence) -> Iterator[RunId]:
     yield from (run for run, left in moves.items() if left)
 
 
-def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
+def _started_runs(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
     seen: set[RunId] = set()
-    for _, event in _decoded(events):
+    for _, event in _decode(events):
         if isinstance(event, RunEvent):
             run = event.change.object
             if run.started_at and run.run_id not in seen:
@@ -319,11 +322,11 @@ def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
                 yield run.run_id
 
 
-def _answers(evidence: Evidence) -> Iterator[str]:
+def _check_answers(evidence: Evidence) -> Iterator[str]:
     """A call continued only after its permission was stored; the acknowledged answer is the one in the log."""
     for journal, left in zip(evidence.journals, evidence.states, strict=True):
         notices = [
-            event.change.object for _, event in _decoded(left.events) if isinstance(event, PermissionNotificationEvent)
+            event.change.object for _, event in _decode(left.events) if isinstance(event, PermissionNotificationEvent)
         ]
         granted = {notice.tool_call_id for notice in notices if notice.granted}
         for (call,) in journal.all("permitted"):
@@ -335,27 +338,27 @@ def _answers(evidence: Evidence) -> Iterator[str]:
                 yield f"R10: {action} was confirmed for {request}, and {actions.get(request)} is stored"
 
 
-def _reported_problems(evidence: Evidence) -> Iterator[str]:
+def _check_reported_problems(evidence: Evidence) -> Iterator[str]:
     for journal in evidence.journals:
         yield from (" ".join(line) for line in journal.all("trouble"))
 
 
 _CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
-    _accepted,
-    _ends,
-    _cancels,
-    _numbers,
-    _conversations,
-    _answers_of_prompts,
-    _undone,
-    _redone,
-    _order,
-    _answers,
-    _reported_problems,
+    _check_acceptances,
+    _check_ends,
+    _check_cancels,
+    _check_numbers,
+    _check_conversations,
+    _check_responses,
+    _check_undo,
+    _check_repetitions,
+    _check_order,
+    _check_answers,
+    _check_reported_problems,
 )
 
 
-def _decoded(events: Iterable[tuple[int, bytes]], after: int = 0) -> Iterator[tuple[int, DurableEvent]]:
+def _decode(events: Iterable[tuple[int, bytes]], after: int = 0) -> Iterator[tuple[int, DurableEvent]]:
     for number, body in events:
         if number > after:
             yield number, _decoder.decode(body)

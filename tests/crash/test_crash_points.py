@@ -76,7 +76,7 @@ def test_scenario_has_the_same_write_points_each_time(scenario: str) -> None:
 # The checks detect violations.
 
 
-def caught(flaw: str, scenario: str, points: range) -> str:
+def violations_of(flaw: str, scenario: str, points: range) -> str:
     """Return all violations found by kills at these points."""
     found: list[str] = []
     for kill_at in points:
@@ -97,7 +97,7 @@ def caught(flaw: str, scenario: str, points: range) -> str:
 )
 def test_a_planted_mistake_is_caught(flaw: str, scenario: str, points: range, promises: set[str]) -> None:
     """A store that replies before it has written, one that loses starts, one that only pretends to cancel."""
-    found = caught(flaw, scenario, points)
+    found = violations_of(flaw, scenario, points)
     assert promises <= set(re.findall(r"^(R\d):", found, re.MULTILINE))
     assert f"replay: try_point(CrashPoint(scenario='{scenario}', kill_at=" in found
 
@@ -151,15 +151,18 @@ def test_changed_end_is_detected(evidence: Evidence) -> None:
     """The final state of the disk is compared with the state at the kill."""
     end = evidence.end
     runs = [msgspec.structs.replace(run, outcome="completed", error="") for run in end.runs]
-    changed = [msgspec.structs.replace(end, runs=tuple(runs)), msgspec.structs.replace(end, events=end.events[1:])]
+    problems_after_change = [
+        msgspec.structs.replace(end, runs=tuple(runs)),
+        msgspec.structs.replace(end, events=end.events[1:]),
+    ]
     messages = {session: stored[:-1] for session, stored in end.messages.items()}
-    changed.append(msgspec.structs.replace(end, messages=messages))
-    for states, promise in zip(changed, ("R2", "R6", "R7"), strict=True):
+    problems_after_change.append(msgspec.structs.replace(end, messages=messages))
+    for states, promise in zip(problems_after_change, ("R2", "R6", "R7"), strict=True):
         found = problems(msgspec.structs.replace(evidence, states=(*evidence.states[:-1], states)))
         assert any(problem.startswith(promise) for problem in found), (promise, found)
 
 
-def changed(evidence: Evidence, run_id: str, change: Callable[[Message], Message | None]) -> list[str]:
+def problems_after_change(evidence: Evidence, run_id: str, change: Callable[[Message], Message | None]) -> list[str]:
     """Return the problems if messages of a run were changed or missing."""
     end = evidence.end
     messages = {
@@ -183,10 +186,10 @@ def test_unexpected_conversation_is_detected(evidence: Evidence) -> None:
     def without_answers(message: Message) -> Message | None:
         return None if message.role == "assistant" else message
 
-    assert changed(evidence, "a-2", lambda message: message) == []
+    assert problems_after_change(evidence, "a-2", lambda message: message) == []
     for change in (without_text, withdrawn, without_answers):
-        assert any(problem.startswith(complaint) for problem in changed(evidence, "a-2", change)), change
-    assert "R7: a-2 holds words of an attempt that was withdrawn" in changed(evidence, "a-2", withdrawn)
+        assert any(problem.startswith(complaint) for problem in problems_after_change(evidence, "a-2", change)), change
+    assert "R7: a-2 holds words of an attempt that was withdrawn" in problems_after_change(evidence, "a-2", withdrawn)
 
 
 def test_excess_content_of_an_interrupted_run_is_detected(evidence: Evidence) -> None:
@@ -196,7 +199,7 @@ def test_excess_content_of_an_interrupted_run_is_detected(evidence: Evidence) ->
         found = (TextPart(Text("Other words.")), *message.parts)
         return message if message.role == "user" else msgspec.structs.replace(message, parts=found)
 
-    found = changed(evidence, "held", with_other_text)
+    found = problems_after_change(evidence, "held", with_other_text)
     assert any(problem.startswith("R7: held was sent") and "was cut off" in problem for problem in found), found
 
 

@@ -138,7 +138,7 @@ async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     assert text_of(begin).endswith("build a boat")
 
 
-async def test_a_second_summary_is_made_from_the_first() -> None:
+async def test_second_summary_is_generated_from_the_first() -> None:
     """The content of the first summary is kept."""
     second = Step((Say("shorter still"),))
     model = small_model(WORK, SUMMARY, WORK, second, DONE)

@@ -24,11 +24,11 @@ def title_model(title: str, usage: Usage | None = None) -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Say(title),), usage or Usage()), info=info(price=Price(output=1_000_000.0)))
 
 
-def broken() -> ScriptedModel:
+def failing_model() -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Fail(),)))
 
 
-async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
+async def titled_harness(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
     """Return the harness after its first turn and title."""
     harness = await Harness.open(FixedModels(large or title_model("the answer"), small), settings=TITLED)
     await harness.prompt(prompt, "r1")
@@ -86,27 +86,27 @@ async def test_truncated_title_is_discarded(step: Step) -> None:
 
 
 async def test_small_model_generates_the_title() -> None:
-    harness = await titled(title_model("A boat", Usage(output_tokens=2)))
+    harness = await titled_harness(title_model("A boat", Usage(output_tokens=2)))
     session = await session_of(harness)
     assert session.title == "A boat"
     assert session.cost == pytest.approx(2.0)
     assert session.completion_tokens != 2, "the size of the conversation is not the title's"
 
 
-@pytest.mark.parametrize("small", [broken(), ProviderError("none")])
+@pytest.mark.parametrize("small", [failing_model(), ProviderError("none")])
 async def test_large_model_is_the_fallback(small: Model | Exception) -> None:
-    harness = await titled(small, title_model("Large words"))
+    harness = await titled_harness(small, title_model("Large words"))
     assert titles(harness) == ["Large words"]
 
 
 async def test_without_any_model_the_prompt_is_the_title() -> None:
-    harness = await titled(broken(), broken())
+    harness = await titled_harness(failing_model(), failing_model())
     assert titles(harness) == [fallback_title(LONG)]
     assert [notice.error for notice in harness.notices() if notice.type == "error"] == [harness.end_of("r1").error]
 
 
 async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
-    assert titles(await titled(title_model("<think>hm</think> "))) == [fallback_title(LONG)]
+    assert titles(await titled_harness(title_model("<think>hm</think> "))) == [fallback_title(LONG)]
 
 
 async def test_only_the_first_prompt_generates_a_title() -> None:

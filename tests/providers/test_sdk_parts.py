@@ -271,7 +271,7 @@ def response(reason: str | None = "stop", *, usage: tuple[int, ...] = (0, 0, 0, 
     return cast("StreamedResponse", SimpleNamespace(finish_reason=reason, **given))
 
 
-def fed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
+def feed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
     answer = conversion.StreamParts()
     found = [part for event in events for part in answer.feed(event)]
     last = answer.end(ends or response())
@@ -334,7 +334,7 @@ ENDED = (ToolCallEnd(ToolCallId("c")), FinishedPart("tool_calls"))
     ],
 )
 def test_parts_of_a_response(events: list[Any], expected: list[StreamPart]) -> None:
-    assert fed(*events) == expected
+    assert feed(*events) == expected
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_parts_of_a_response(events: list[Any], expected: list[StreamPart]) -> N
     ],
 )
 def test_end_of_a_response(ends: StreamedResponse, expected: list[StreamPart]) -> None:
-    assert fed(ends=ends) == expected
+    assert feed(ends=ends) == expected
 
 
 @pytest.mark.parametrize(
@@ -364,4 +364,4 @@ def test_end_of_a_response(ends: StreamedResponse, expected: list[StreamPart]) -
     [("stop", "tool_calls"), ("odd", "tool_calls"), ("length", "length"), ("content_filter", "content_filter")],
 )
 def test_end_of_a_response_with_calls(reason: str, expected: str) -> None:
-    assert cast("FinishedPart", fed(CALL, ends=response(reason))[-1]).reason == expected
+    assert cast("FinishedPart", feed(CALL, ends=response(reason))[-1]).reason == expected

@@ -176,7 +176,7 @@ async def test_configured_model_needs_no_query(home: ModelSelectionHome, server:
     server.held.set()
     while home.discovery.version == version:
         await home.discovery.query(places.DiscoveryTarget(f"{server.url}/v1"))
-    assert (await home.models.large()).info.context_window == 7_000, "what came later counts from then on"
+    assert (await home.models.large()).info.context_window == 7_000, "a later result replaces it"
 
 
 async def test_model_name_is_used_without_a_list(home: ModelSelectionHome, server: JsonServer) -> None:
@@ -186,7 +186,7 @@ async def test_model_name_is_used_without_a_list(home: ModelSelectionHome, serve
     assert await home.large() == "local/x"
     assert server.requests == []
     home.set(providers=local_provider(server), models={"large": {"provider": "local", "model": "y"}})
-    assert await home.large() == "local/y", "the server does not say what it has"
+    assert await home.large() == "local/y", "the server publishes no list"
 
 
 async def test_short_names_of_ollama_are_resolved(home: ModelSelectionHome, server: JsonServer) -> None:

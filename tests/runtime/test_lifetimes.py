@@ -172,7 +172,7 @@ async def test_all_parts_are_closed_even_if_one_fails(fixture: LifetimeFixture, 
     else:
         await server.close()
     assert sorted(server.closed[:2]) == ["one", "two"]
-    assert server.closed[2:] == ["server"], "what workspaces share is closed after them"
+    assert server.closed[2:] == ["server"], "shared services are closed after the workspaces"
     await fixture.assert_free()
 
 

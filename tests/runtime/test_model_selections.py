@@ -212,7 +212,7 @@ async def test_a_command_that_fails_is_reported(home: ModelSelectionHome) -> Non
     assert "Groq" in str(error)
     assert "status 1" in str(error)
     home.set(providers={"groq": {"api_key": "$(get key)"}, **local_named()})
-    assert await home.large() == "mine/m", "who cannot be used is passed over"
+    assert await home.large() == "mine/m", "an unusable provider is skipped"
 
 
 def local_named() -> dict[str, Any]:

@@ -192,7 +192,7 @@ async def cleanup(recorded: RecordingWorkspace) -> None:
         left.append(run)
 
     await recorded.run(cleanup=leave)
-    assert left == [], "a run that completed leaves what it wants"
+    assert left == [], "a completed run is not cleaned up"
     await recorded.run(cleanup=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
     assert left == ["r1"]
 
@@ -209,7 +209,7 @@ async def extensions_ready(recorded: RecordingWorkspace) -> None:
         waited.append("extensions_ready")
 
     await recorded.run(extensions_ready=note, interactive=True)
-    assert waited == [], "who looks on can do without"
+    assert waited == [], "interactive runs do not wait"
     await recorded.run(extensions_ready=note, interactive=False)
     assert waited == ["extensions_ready"]
 

@@ -21,7 +21,7 @@ from server import helpers
 from server.helpers import exchange, in_process_server, open_raw, raw_request, read_until, server_directory
 
 TIMEOUT = 20.0
-NO_PERIODIC_CHECK = GracePeriods(look=1e9)
+NO_PERIODIC_CHECK = GracePeriods(check_interval=1e9)
 """Disables the periodic check of the storage, so that the request itself detects the failure."""
 
 

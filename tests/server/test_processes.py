@@ -156,7 +156,7 @@ async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> 
 SLOW_SHUTDOWN = """
 import holdfast.server.serve as serve
 from holdfast.cli.main import main
-serve.LAST_WORDS_SECONDS = 3600.0
+serve.RESPONSE_GRACE = 3600.0
 main()
 """
 

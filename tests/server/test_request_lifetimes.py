@@ -52,7 +52,7 @@ async def test_stalled_reader_causes_no_repeated_wakeups() -> None:
     """A heartbeat that cannot be written is retried with the next one, not at once."""
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -313,7 +313,7 @@ async def test_jobs_keep_workspace_open_for_limited_time() -> None:
     linger = 100
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -343,7 +343,7 @@ async def test_job_period_begins_at_end_of_last_run() -> None:
     model.before.shut()
     async with (
         server_directory() as directory,
-        in_process_server(directory, model, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -367,7 +367,7 @@ async def test_job_period_begins_at_end_of_last_run() -> None:
 async def test_workspace_closes_when_job_ends_in_time() -> None:
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()

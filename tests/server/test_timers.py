@@ -33,7 +33,7 @@ CREATE, DETACH, LINGER, BEAT, ASK = 30.0, 10.0, 60.0, 15.0, 86_400.0
 
 
 def test_the_durations_are_these() -> None:
-    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().look) == (
+    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().check_interval) == (
         CREATE,
         DETACH,
         LINGER,
@@ -232,7 +232,7 @@ async def test_server_without_data_directory_exits_when_unused() -> None:
     model = FeedModel()
     async with (
         server_directory() as directory,
-        in_process_server(directory, model, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server,
+        in_process_server(directory, model, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -259,7 +259,7 @@ async def test_server_without_data_directory_exits_when_unused() -> None:
 async def test_a_server_whose_data_directory_is_restored_stays() -> None:
     async with (
         server_directory() as directory,
-        in_process_server(directory, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server,
+        in_process_server(directory, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()

@@ -95,7 +95,10 @@ async def test_stream_for_http10_client_ends_with_connection() -> None:
 
 async def test_first_request_that_detects_missing_data_directory_publishes_it() -> None:
     """All clients are notified at once, not at the next periodic check."""
-    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(check_interval=1e9)) as server,
+    ):
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:

@@ -49,17 +49,17 @@ class FailingCall:
         try:
             for name, number in OS_CALLS.items():
                 call = (lambda _: None) if name in ("fsync", "fdatasync") else getattr(os, name)
-                patch.setattr(os, name, self._wrapped(name, call, OSError(number, os.strerror(number))))
+                patch.setattr(os, name, self._wrap(name, call, OSError(number, os.strerror(number))))
             start = threading.Thread.start
-            patch.setattr(threading.Thread, "start", self._wrapped("thread", start, RuntimeError("no more threads")))
+            patch.setattr(threading.Thread, "start", self._wrap("thread", start, RuntimeError("no more threads")))
             full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            patch.setattr(socket.socket, "listen", self._wrapped("listen", socket.socket.listen, full))
+            patch.setattr(socket.socket, "listen", self._wrap("listen", socket.socket.listen, full))
             yield self
         finally:
             self.is_armed = False
             patch.undo()
 
-    def _wrapped(self, name: str, call: Callable[..., object], error: Exception) -> Callable[..., object]:
+    def _wrap(self, name: str, call: Callable[..., object], error: Exception) -> Callable[..., object]:
         def watched(*arguments: object, **options: object) -> object:
             self._count(name, error)
             return call(*arguments, **options)

@@ -69,7 +69,7 @@ class SwappedProject:
             racer.join()
 
 
-async def _shown(project: SwappedProject, chance: random.Random) -> str:
+async def _search(project: SwappedProject, chance: random.Random) -> str:
     root, path = str(project.root), chance.choice((".", "d", "d/e"))
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     way = chance.choice(("ripgrep", "git", "own"))
@@ -101,7 +101,7 @@ def try_swap(seed: int) -> None:
         with project.racing(chance.choice(project.pairs)):
             for _ in range(_ROUNDS):
                 try:
-                    shown = asyncio.run(_shown(project, chance))
+                    shown = asyncio.run(_search(project, chance))
                 except ToolError as error:
                     shown = str(error)
                 # The name of a link's target is the link's own content.

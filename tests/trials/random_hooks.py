@@ -50,7 +50,7 @@ class RandomHooks(NoHooks):
         """Check that a tool receives the input that the hooks allowed."""
         wanted = self._inputs[context.run_id, context.tool_call_id]
         assert wanted is not None, "a call that a hook refused was carried out"
-        assert wanted == arguments, "what a hook rewrote was not what was done"
+        assert wanted == arguments, "the tool did not receive the rewritten input"
 
     async def _reply(self, run: RunId) -> HookOutcome:
         if not self._says_something:

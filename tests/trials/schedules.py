@@ -54,7 +54,7 @@ class Schedule:
 
     async def live(self) -> None:
         tools = [SimpleTool("quick", self._tool), SimpleTool("beside", self._tool, is_parallel=True)]
-        harness = await self._opened(tools, "id")
+        harness = await self._open(tools, "id")
         second = await harness.workspace.sessions.create()
         self._sessions = [harness.session, second.id]
         self._is_failing = self._dice.random() < 0.4
@@ -69,14 +69,14 @@ class Schedule:
                 await harness.workspace.engine.wait_until_idle(session)
             await self._close(harness)
         self._is_failing = False
-        again = await self._opened(tools, "again")
+        again = await self._open(tools, "again")
         for session in self._sessions:
             await again.workspace.engine.wait_until_idle(session)
         await again.close()
         self.runs = await check_invariants(self.witness, (harness, again), self._sessions, self.model.requests)
         self._check_hooks()
 
-    async def _opened(self, tools: Sequence[Tool], ids: str) -> Harness:
+    async def _open(self, tools: Sequence[Tool], ids: str) -> Harness:
         return await Harness.open(
             self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger, ids=ids, hooks=self.hooks
         )

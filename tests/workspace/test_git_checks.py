@@ -193,7 +193,7 @@ def test_only_layouts_created_by_git_are_accepted(tmp_path: Path) -> None:
         "found is None or not is_usual or os.path.lexists(os.path.join(found.common_dir, 'commondir'))"
         " -> not is_usual or os.path.lexists(os.path.join(found.common_dir, 'commondir'))": "is no usual one",
     }
-    checked = [find_repository, repository_of, repository._linked, repository._same]
+    checked = [find_repository, repository_of, repository._read_git_file, repository._is_same_file]
     assert_every_clause_decides(checked, lambda: check_layouts(layouts, wrong), equivalent=equivalent)
 
 

@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
                 self._is_paused = True
                 self._transport.pause_reading()
         if self._is_abandoned and parser.is_done:
-            self._give_back()
+            self._release()
         self._wake()
 
     def eof_received(self) -> bool:
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
             return
         self._pieces, self._unread = [], 0
         if self._is_complete:
-            self._give_back()
+            self._release()
         else:
             self._is_abandoned = True
             self._timer = self._loop.call_later(DRAIN_SECONDS, self.abort)
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         """Return the connection to the pool, or close it if the server does not keep it open."""
         self._stop_timer()
         parser, self._parser = self._parser, None

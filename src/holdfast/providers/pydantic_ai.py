@@ -159,12 +159,12 @@ class PydanticModel:
         assert self._sdk is not None
         affinity = session_headers(request.session_id)
         headers = {"User-Agent": USER_AGENT, **affinity, **self._access.headers}
-        asked = conversion.settings_for(request, self._info, self._access, self._selection, headers)
+        wanted_settings = conversion.settings_for(request, self._info, self._access, self._selection, headers)
         stream = conversion.StreamParts()
         async with self._direct.model_request_stream(
             self._model,
             conversion.conversation(request.messages, self._info, self._model.system),
-            model_settings=self._supported_settings(self._sdk.refine(asked, affinity["x-session-id"])),
+            model_settings=self._supported_settings(self._sdk.refine(wanted_settings, affinity["x-session-id"])),
             model_request_parameters=conversion.parameters(request, self._access),
             instrument=False,
         ) as response:

@@ -34,10 +34,10 @@ from holdfast.workspace.process.guard_system import deny_tracing, return_freed_m
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
 
-__all__ = ["LAST_WORDS_SECONDS", "ServerOptions", "run_server", "serve"]
+__all__ = ["RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
 
-LAST_WORDS_SECONDS = 0.5
+RESPONSE_GRACE = 0.5
 """Seconds that clients get to read the end of their responses during shutdown."""
 
 _log = logging.getLogger("holdfast.server")
@@ -89,7 +89,7 @@ async def run_server(
         try:
             await manager.close()
         finally:
-            await server.stop(LAST_WORDS_SECONDS)
+            await server.stop(RESPONSE_GRACE)
             opening.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)
@@ -147,7 +147,7 @@ async def serve(
         try:
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
+                tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
@@ -157,7 +157,7 @@ async def serve(
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
 
 
-def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]

@@ -122,13 +122,13 @@ class ServerStopping(StorageUnavailable):
 
 class GracePeriods(msgspec.Struct, frozen=True):
     """Timeouts in seconds: how long a claim lasts without a stream (`create`, `detach`), and an idle server without a
-    workspace (`linger`); and the interval at which settings files are checked for changes (`look`).
+    workspace (`linger`); and the interval at which settings files are checked for changes (`check_interval`).
     """
 
     create: float = 30.0
     detach: float = 10.0
     linger: float = 60.0
-    look: float = 2.0
+    check_interval: float = 2.0
 
 
 def client_id_of(text: str) -> ClientId:
@@ -168,7 +168,7 @@ class WorkspaceManager:
         since.
         """
         self._closing: dict[str, asyncio.Task[None]] = {}
-        self._left: dict[WorkspaceId, WorkspaceBody] = {}
+        self._closing_bodies: dict[WorkspaceId, WorkspaceBody] = {}
         self._tasks = TaskOwner()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
@@ -251,7 +251,7 @@ class WorkspaceManager:
 
     def _schedule_check(self) -> None:
         if "check" not in self._timers and self._handles and not self.is_closed:
-            self._timers["check"] = asyncio.get_running_loop().call_later(self._graces.look, self._check)
+            self._timers["check"] = asyncio.get_running_loop().call_later(self._graces.check_interval, self._check)
 
     def _check(self) -> None:
         """Check settings files and the storage. Runs read the files themselves; this is for clients that display
@@ -389,9 +389,9 @@ class WorkspaceManager:
                 case presence.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
                     seconds = self._graces.create if grace == "create" else self._graces.detach
                     over = presence.HoldOver(workspace, client, generation)
-                    self._after(seconds, (workspace, client), over)
+                    self._schedule_event(seconds, (workspace, client), over)
                 case presence.ArmLinger(generation=generation):
-                    self._after(self._graces.linger, "linger", presence.LingerOver(generation))
+                    self._schedule_event(self._graces.linger, "linger", presence.LingerOver(generation))
                 case presence.CloseWorkspace() if self.is_closed:
                     pass
                 case presence.CloseWorkspace(workspace=workspace):
@@ -400,11 +400,12 @@ class WorkspaceManager:
                 case presence.CloseServer():
                     self.stopping.set()
                 case presence.OpenWorkspace(workspace=workspace):
-                    self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
+                    body = self._closing_bodies[workspace]
+                    self._tasks.start(self._reopen(body), name=f"open {body.path}")
                 case presence.Refuse():
                     pass
 
-    def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+    def _schedule_event(self, seconds: float, name: object, event: PresenceEvent) -> None:
         if self.is_closed:
             return
         if (earlier := self._timers.get(name)) is not None:
@@ -424,9 +425,11 @@ class WorkspaceManager:
             _log.error("%s could not be closed properly: %s", handle.path, error)
         del self._handles[handle.id]
         del self._closing[handle.path]
-        self._left[handle.id] = WorkspaceBody(handle.id, handle.path, handle.yolo, handle.debug, env=handle.env)
+        self._closing_bodies[handle.id] = WorkspaceBody(
+            handle.id, handle.path, handle.yolo, handle.debug, env=handle.env
+        )
         self.apply(presence.Closed(handle.id))
-        del self._left[handle.id]
+        del self._closing_bodies[handle.id]
         self._schedule_release()
 
     def _schedule_release(self) -> None:
@@ -470,9 +473,9 @@ def _directory(body: WorkspaceBody) -> str:
         path = Path(there) / path
     try:
         real = Path(os.path.realpath(path))
-        is_there = real.is_dir()
+        is_directory = real.is_dir()
     except (OSError, ValueError):
-        is_there = False
-    if not is_there:
+        is_directory = False
+    if not is_directory:
         raise BadRequest("The path is not a directory that exists.")
     return str(real)

@@ -1,4 +1,5 @@
-"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
+"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser, which is redirected
+to a loopback HTTP listener that is open for the duration of the login.
 
 This module imports `mcp`, which is slow to import. It is imported in a thread when a login starts.
 """
@@ -25,9 +26,6 @@ from holdfast.tasks import TaskOwner
 
 __all__ = ["LOGIN_TIMEOUT", "REDIRECT_PATH", "Callback", "LoginRequest", "log_in", "redirect_listener"]
 
-
-# The redirect endpoint: a loopback HTTP listener, open for the duration of a login.
-
 REDIRECT_PATH = "/callback"
 _HOST = "127.0.0.1"
 _MAX_REQUEST = 16 * 1024
@@ -41,6 +39,9 @@ background:#f7f6f2}}@media(prefers-color-scheme:dark){{body{{color:#dde;backgrou
 _DONE_PAGE = ("You are logged in", "You can close this page and go back to Holdfast.")
 _REFUSED_PAGE = ("The login did not succeed", "Go back to Holdfast: it shows the reason, and you can try again.")
 _NOT_FOUND_PAGE = ("There is nothing here", "This page only waits for the end of a login.")
+LOGIN_TIMEOUT = 300.0
+"""Time limit for the authorization in the browser, in seconds."""
+_PROTOCOL_VERSION = "2025-11-25"
 
 
 class Callback:
@@ -119,13 +120,6 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
             async with asyncio.timeout(0.2):
                 await handlers.drain()
         handlers.cancel_all()
-
-
-# The login.
-
-LOGIN_TIMEOUT = 300.0
-"""Time limit for the authorization in the browser, in seconds."""
-_PROTOCOL_VERSION = "2025-11-25"
 
 
 class LoginRequest(msgspec.Struct, frozen=True):

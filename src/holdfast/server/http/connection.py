@@ -96,6 +96,7 @@ class ConnectionLimits(Generic[C]):
         alike[connection] = None
         if len(alike) <= self._max[connection.is_local]:
             return None
+        # Dicts keep insertion order, and `touch` moves a connection to the end.
         last = next((other for other in alike if other.is_unasked or other.is_incomplete), connection)
         del alike[last]
         return last
@@ -296,6 +297,7 @@ class Connection(asyncio.Protocol):
             "headers": self._headers,
             "client": self._client,
         }
+        # `100 Continue` is sent only when the application reads the body, so that a refused request sends none.
         waits = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
         keeps = self._parser.should_keep_alive() and not self._parser.should_upgrade() and not self._is_leaving
         exchange = RequestCycle(self, scope, keeps=keeps, waits=waits)
@@ -303,6 +305,7 @@ class Connection(asyncio.Protocol):
         # Trailers after the body are ignored; they must not be added to the headers of the request.
         self._headers = []
         self._exchanges.append(exchange)
+        # Only one request of a connection is answered at a time; the others wait in order.
         if self._exchanges[0] is exchange:
             self._server.answer(exchange)
         self.update_reading()
@@ -339,6 +342,7 @@ class Connection(asyncio.Protocol):
         if self.is_full:
             if self._room is None:
                 self._room = self.loop.create_future()
+            # Several tasks may wait for the same room; cancelling one must not wake the others.
             await asyncio.shield(self._room)
 
     def update_reading(self) -> None:

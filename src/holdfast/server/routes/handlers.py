@@ -12,7 +12,7 @@ __all__ = ["HANDLERS"]
 
 _FIRST = ("routes.workspaces", "routes.sessions", "routes.prompts")
 """Imported with the first request about a workspace."""
-_OTHERS = (
+_OTHER_MODULES = (
     "routes.approvals",
     "routes.commands",
     "routes.configuration",
@@ -30,13 +30,13 @@ class _Handlers(Mapping[str, Handler]):
     def __init__(self) -> None:
         self._names = tuple(route.name for route in ROUTES if not route.streams)
         self._known: dict[str, Handler] = {}
-        self._learn([system])
+        self._add_modules([system])
 
     def __getitem__(self, name: str) -> Handler:
-        for modules in (_FIRST, _OTHERS):
+        for modules in (_FIRST, _OTHER_MODULES):
             if name in self._known:
                 break
-            self._learn(import_module(f"holdfast.server.{module}") for module in modules)
+            self._add_modules(import_module(f"holdfast.server.{module}") for module in modules)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class _Handlers(Mapping[str, Handler]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _learn(self, modules: Iterable[ModuleType]) -> None:
+    def _add_modules(self, modules: Iterable[ModuleType]) -> None:
         for module in modules:
             for name in frozenset(self._names).intersection(module.__all__):
                 if self._known.setdefault(name, getattr(module, name)) is not getattr(module, name):
