@@ -68,13 +68,13 @@ async def test_app_survives_a_killed_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request", "panel"),
+    ("prompt", "panel"),
     [
         ('tool=write {"file_path": "x", "content": "1"}', ApprovalPanel),
         ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionPanel),
     ],
 )
-async def test_requests_of_a_killed_server_are_closed(request: str, panel: type[RequestPanel]) -> None:
+async def test_requests_of_a_killed_server_are_closed(prompt: str, panel: type[RequestPanel]) -> None:
     """R10: the dialog closes with its run, and the next prompt is not an answer to it."""
     async with server_directory() as directory:
         app = HoldfastApp(
@@ -83,7 +83,7 @@ async def test_requests_of_a_killed_server_are_closed(request: str, panel: type[
         async with server_process(directory) as first, app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
-            await screen.submit(request)
+            await screen.submit(prompt)
             await screen.wait_for_panel(panel)
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
