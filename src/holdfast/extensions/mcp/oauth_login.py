@@ -22,6 +22,7 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client
 from holdfast.extensions.mcp.mcp_types import LoginFailed, error_message
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
+from holdfast.tasks import TaskOwner
 
 __all__ = ["LOGIN_TIMEOUT", "REDIRECT_PATH", "Callback", "LoginRequest", "log_in", "redirect_listener"]
 
@@ -75,32 +76,32 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
     the port is in use.
     """
     callback: Callback
-    handlers: set[asyncio.Task[None]] = set()
+    handlers = TaskOwner()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            async with asyncio.timeout(_REQUEST_TIMEOUT):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
-                status, (title, text) = callback.handle(target) if method == "GET" else (405, _NOT_FOUND_PAGE)
-                page = _PAGE.format(title=title, text=text).encode()
-                lines = (
-                    f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
-                    "Content-Type: text/html; charset=utf-8",
-                    f"Content-Length: {len(page)}",
-                    "Cache-Control: no-store",
-                    "Referrer-Policy: no-referrer",
-                    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
-                    "Connection: close",
-                )
-                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
-                await writer.drain()
+        try:
+            with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+                async with asyncio.timeout(_REQUEST_TIMEOUT):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+                    status, (title, text) = callback.handle(target) if method == "GET" else (405, _NOT_FOUND_PAGE)
+                    page = _PAGE.format(title=title, text=text).encode()
+                    lines = (
+                        f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
+                        "Content-Type: text/html; charset=utf-8",
+                        f"Content-Length: {len(page)}",
+                        "Cache-Control: no-store",
+                        "Referrer-Policy: no-referrer",
+                        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
+                        "Connection: close",
+                    )
+                    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
+                    await writer.drain()
+        finally:
+            writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(serve(reader, writer))
-        handlers.add(task)
-        task.add_done_callback(handlers.discard)
-        task.add_done_callback(lambda _: writer.close())
+        handlers.start(serve(reader, writer), name="login redirect")
 
     try:
         server = await asyncio.start_server(accept, _HOST, port, limit=_MAX_REQUEST)
@@ -115,10 +116,10 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
         server.close()
         # Let the page of the redirect be sent. A browser that keeps a connection open must not delay the end of the
         # login, and its connection does not outlive the login.
-        if handlers:
-            await asyncio.wait(handlers, timeout=0.2)
-        for task in tuple(handlers):
-            task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await handlers.drain()
+        handlers.cancel_all()
 
 
 class LoginRequest(msgspec.Struct, frozen=True):
