@@ -1,4 +1,4 @@
-"""`python -m bench.floor SOCKET PORT TOKEN PROVIDER`: the floor, the least that any server of this kind does.
+"""`python -m bench.floor SOCKET PORT TOKEN PROVIDER`: the floor, a server that does the minimum.
 
 An in-memory aiohttp server on the event loop of the standard library. It accepts prompts, requests the response from
 the provider over HTTP and forwards each token to a queue per reader. It stores nothing, has no tools, and keeps no

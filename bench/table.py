@@ -227,7 +227,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    # With real-time priority other work hardly affects the figures; a reader has to know which of the two it was.
+    priority = "normal" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time"
+    return f"{os.cpu_count()} processors, {system}, {priority} priority"
 
 
 def _print(report: Report) -> None:

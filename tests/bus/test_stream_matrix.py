@@ -50,7 +50,7 @@ class Client:
 
     def _fold(self, frame: Frame) -> None:
         event = frame.event
-        assert isinstance(event, HelloEvent) != self.is_greeted, "hello comes first, and once"
+        assert isinstance(event, HelloEvent) != self.is_greeted, "hello is the first event, and sent once"
         self.is_greeted = True
         if isinstance(event, HelloEvent) and self.since == 0:
             # All stored events, then those after the newest.

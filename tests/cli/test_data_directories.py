@@ -183,13 +183,10 @@ def test_a_killed_server_is_replaced(alone: IsolatedHome) -> None:
     assert alone.server_process() not in (None, before)
 
 
-def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome) -> None:
+def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome, reserved_port: int) -> None:
     said = {}
     for host in ("127.0.0.1", "0.0.0.0"):
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = alone.start("serve", "--host", f"tcp://{host}:{port}")
+        process = alone.start("serve", "--host", f"tcp://{host}:{reserved_port}")
         assert process.stderr is not None
         lines = []
         for line in process.stderr:

@@ -15,7 +15,7 @@ from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
 from holdfast.cli.run_client.run_lookup import expand_id
 from holdfast.domain.errors import BadRequest
-from holdfast.server.rotating_log import KEPT, LONGEST
+from holdfast.server.rotating_log import FILE_COUNT, MAX_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -224,10 +224,10 @@ def test_a_long_log_is_rotated(alone: IsolatedHome) -> None:
     """R11: at most five files; the server writes to the first."""
     log = Path(alone.where.log)
     log.parent.mkdir(parents=True)
-    names = [log, *(log.with_name(f"server.log.{number}") for number in range(1, KEPT))]
+    names = [log, *(log.with_name(f"server.log.{number}") for number in range(1, FILE_COUNT))]
     for age, name in enumerate(names):
         name.write_text(f"{age}\n")
-    os.truncate(log, LONGEST)
+    os.truncate(log, MAX_BYTES)
     alone.stdout_of("run", "words=1")
     assert [name.read_bytes()[:2] for name in names[1:]] == [b"0\n", b"1\n", b"2\n", b"3\n"]
     assert sorted(log.parent.iterdir()) == sorted(names)

@@ -145,11 +145,9 @@ def test_a_removed_directory_is_a_one_line_error(arguments: tuple[str, ...], tmp
     assert b"Traceback" not in done.stderr
 
 
-def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
+def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome, reserved_port: int) -> None:
     """R12: it is in the data directory of the server; another data directory must be given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        host = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    host = f"tcp://127.0.0.1:{reserved_port}"
     alone.serve("--host", host)
     assert alone.stdout_of("run", "--host", host, "words=3") == "word1 word2 word3"
     done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")

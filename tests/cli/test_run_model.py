@@ -2,7 +2,6 @@
 
 import os
 import pty
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home, shown_on
-from e2e.cli_environment import asks, cli_environment
+from e2e.cli_environment import cli_environment, model_requests
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 
@@ -110,25 +109,17 @@ def test_a_missing_key_is_reported(without_model: IsolatedHome) -> None:
         assert f"set {variable}" in done.stderr
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port of this machine that refuses connections for as long as the test runs."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
 @pytest.mark.parametrize("rest", ["", 'models = [{ id = "m" }]'])
 @pytest.mark.parametrize("selection", ["", '[models.large]\nprovider = "acme"\n'])
-def test_an_unreachable_configured_server_is_reported(closed_port: int, rest: str, selection: str) -> None:
+def test_an_unreachable_configured_server_is_reported(reserved_port: int, rest: str, selection: str) -> None:
     """It is not replaced by the scripted model, also at a terminal; a refused connection is reported at once."""
     with isolated_home() as home:
-        home.settings.write_text(selection + PROVIDER.format(port=closed_port, rest=rest))
+        home.settings.write_text(selection + PROVIDER.format(port=reserved_port, rest=rest))
         home.environment["OLLAMA_HOST"] = "127.0.0.1:9"
         home.serve()
         done = home.call("run", "--timeout", "10", "words=3")
         assert (done.returncode, done.stdout) == (4, ""), done.stderr
-        assert f"http://127.0.0.1:{closed_port}/v1" in done.stderr
+        assert f"http://127.0.0.1:{reserved_port}/v1" in done.stderr
         assert "the connection was refused" in done.stderr
         assert "Trying again" not in done.stderr
         code, shown = _at_terminal(home, "run", "--timeout", "10", "words=3")
@@ -163,7 +154,7 @@ async def test_a_server_that_loads_its_model_is_awaited() -> None:
         assert (done.code, done.out) == (0, "All is well.\n")
         assert "Loading model" in done.err
         assert "Trying again in 2 s (1 of 150)" in done.err
-        assert len(asks(stage.provider)) == 2
+        assert len(model_requests(stage.provider)) == 2
 
 
 async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
@@ -171,9 +162,9 @@ async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
     async with cli_environment([loading]) as stage:
         stage.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
         done = await stage.call("run", "hi")
-        assert (done.code, len(asks(stage.provider))) == (4, 1), done.err
+        assert (done.code, len(model_requests(stage.provider))) == (4, 1), done.err
         assert "loading its model" in done.err
     async with cli_environment([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
         stage.write("[options]\nmax_retries = 0\n")
         done = await stage.call("run", "hi")
-        assert (done.code, len(asks(stage.provider))) == (1, 1), done.err
+        assert (done.code, len(model_requests(stage.provider))) == (1, 1), done.err

@@ -17,6 +17,7 @@ from holdfast.client.server_launcher import locate
 from holdfast.client.socket_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
 from holdfast.client.sync_client import SyncClient
+from stream_servers import reserve_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -24,16 +25,14 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 class Machine:
     """A simulated remote machine: an ssh server on loopback, with its own keys and environment."""
 
-    def __init__(self, here: IsolatedHome, there: IsolatedHome) -> None:
+    def __init__(self, here: IsolatedHome, there: IsolatedHome, port: int) -> None:
         assert SSHD is not None
         self.there = there
         place = here.home / "ssh"
         place.mkdir(mode=0o700)
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)], check=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = port
         names = ("XDG_RUNTIME_DIR", "HOLDFAST_DATA_DIR")
         given = [f'{name}="{there.environment[name]}"' for name in names]
         given += [f'XDG_CONFIG_HOME="{there.home}/.config"', f'PATH="{Path(sys.executable).parent}:/usr/bin:/bin"']
@@ -78,8 +77,8 @@ def here() -> Iterator[IsolatedHome]:
 def machine(here: IsolatedHome) -> Iterator[Machine]:
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd here: install openssh-server")
-    with isolated_home() as there:
-        made = Machine(here, there)
+    with isolated_home() as there, reserve_port() as port:
+        made = Machine(here, there, port)
         try:
             yield made
         finally:

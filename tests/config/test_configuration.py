@@ -141,7 +141,7 @@ def test_the_last_good_configuration_stays_in_force(files: SettingsFiles, broken
     files.write(files.user_file, broken)
     files.write_project("[models.large]\nmodel = 'new'\n")
     now = configuration.current()
-    assert now.options.max_steps == 7, "what was good stays"
+    assert now.options.max_steps == 7, "valid settings stay"
     assert now.models.large.model == "new", "other files go on"
     assert [problem.severity for problem in configuration.problems] == ["error"]
     files.write_user(steps(8))
@@ -209,7 +209,7 @@ def _loop(path: Path) -> None:
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "a directory": lambda path: path.mkdir(),
-    "a pipe nobody writes to": os.mkfifo,
+    "a pipe without a writer": os.mkfifo,
     "a link to itself": _loop,
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "ten megabytes": lambda path: path.write_bytes(b"a = 1\n" * 1_700_000),
@@ -273,7 +273,7 @@ def test_values_are_expanded_with_the_trust_of_their_file(files: SettingsFiles) 
     files.write(files.data / "config.json", '{"providers": {"p": {"extra_body": {"x": "$(echo no)"}}}}')
     provider, problems = files.open().provider("p")
     assert (provider.id, provider.api_key, provider.base_url) == ("p", "k1", "http://h/v1")
-    assert provider.extra_headers == {"A": "made"}, "what comes out empty or fails is not sent"
+    assert provider.extra_headers == {"A": "made"}, "an empty or failed expansion is not sent"
     assert sorted(problem.key for problem in problems) == ["providers.p.extra_body.x", "providers.p.extra_headers.C"]
     assert "NONE" in next(problem.text for problem in problems if problem.key.endswith("C"))
 
@@ -330,7 +330,7 @@ def test_mcp_json_of_a_project_defines_only_servers(files: SettingsFiles) -> Non
     assert configuration.problems == ()
     assert configuration.settings.permissions.allow == ()
     files.write(files.project / ".mcp.json", servers.replace('"x"', '"z"'))
-    assert configuration.current().mcp == {}, "what has changed is not trusted any more"
+    assert configuration.current().mcp == {}, "a changed file is no longer trusted"
     files.write(files.project / ".mcp.json", '{"mcpServers": {"a": {"command": 7}, "b": []}}')
     assert {problem.key for problem in files.open().problems} == {"mcp.a.command", "mcp.b"}
 

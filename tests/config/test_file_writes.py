@@ -66,8 +66,8 @@ class Recorder:
         monkeypatch.setattr(os, "open", self._open)
         monkeypatch.setattr(os, "close", self._close)
         for name in ("fchmod", "fsync", "replace"):
-            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        monkeypatch.setattr(fcntl, "flock", self._wrapped("flock", fcntl.flock))
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+        monkeypatch.setattr(fcntl, "flock", self._wrap("flock", fcntl.flock))
 
     def _step(self, call: str) -> None:
         self.calls.append(call)
@@ -87,7 +87,7 @@ class Recorder:
         self._paths.pop(descriptor, None)
         self._real_close(descriptor)
 
-    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(first: int | str, *rest: Any) -> Any:  # noqa: ANN401
             shown = self._paths.get(first, "draft") if isinstance(first, int) else ""
             self._step(f"{name} {shown}".strip())

@@ -22,7 +22,7 @@ def test_objects_merge_and_scalars_are_replaced() -> None:
     assert tree == {"options": {"debug": True, "max_steps": 2, "tui": {"a": 1, "b": 2}}}
     assert origins["options", "debug"].file == "low"
     assert origins["options", "max_steps"].file == "high"
-    assert lower.tree["options"]["max_steps"] == 1, "what was read stays as it is"
+    assert lower.tree["options"]["max_steps"] == 1, "the input is not changed"
 
 
 def test_collections_are_joined_without_duplicates() -> None:

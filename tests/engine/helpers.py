@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -160,15 +160,6 @@ class RecordingLedger(MemoryLedger):
     def size(self) -> int:
         """Size in bytes of all operations."""
         return sum(len(msgspec.json.encode(operation)) for operation in self.operations)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until the condition holds."""
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never became true")
 
 
 async def run_other_tasks() -> None:

@@ -32,7 +32,7 @@ Part: TypeAlias = StreamPart | ProviderError | Wait
 Script: TypeAlias = Callable[[ModelRequest], Sequence[Part]]
 
 
-def used(number: int) -> Usage:
+def usage_of(number: int) -> Usage:
     """Return a different amount of every kind of token for each response."""
     return Usage(number, 2 * number, 4 * number, 8 * number)
 
@@ -43,13 +43,13 @@ def priced_response(number: int, finish: StepFinish | None = "stop", *, calls: S
     for place, name in enumerate(calls):
         call = ToolCallId(f"call-{number}-{place}")
         parts += [ToolCallStart(call, name), ToolCallEnd(call)]
-    parts.append(UsagePart(used(number)))
+    parts.append(UsagePart(usage_of(number)))
     return parts if finish is None else [*parts, FinishedPart("tool_calls" if calls else finish)]
 
 
 def failing_response(number: int, trouble: Trouble, *, early: bool = False) -> list[Part]:
     """Return a response that fails after a usage report, before or after its first text."""
-    report = UsagePart(used(number))
+    report = UsagePart(usage_of(number))
     return [*([report] if early else [TextDelta("words"), report]), ProviderError("It broke.", trouble=trouble)]
 
 

@@ -39,7 +39,7 @@ class Stored(msgspec.Struct, frozen=True):
     bodies: list[bytes]
 
 
-async def stored(harness: Harness) -> Stored:
+async def read_stored(harness: Harness) -> Stored:
     ledger, workspace = harness.ledger, harness.workspace.record.id
     sessions = [item.id for item in (await ledger.snapshot(workspace, None)).sessions]
     runs = {run.run_id: run for run in await ledger.runs(workspace, None, 10_000, 0)}

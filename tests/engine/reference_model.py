@@ -82,7 +82,7 @@ class ReferenceEngine:
         return covered
 
     def cancel_run(self, name: str) -> None:
-        run = self._known(name)
+        run = self._find(name)
         state = self.rooms[run.session]
         if name in state.folded:
             raise ReferenceRefusal("folded")
@@ -151,13 +151,13 @@ class ReferenceEngine:
         self.runs[name].outcome = outcome
         self.ends.append(name)
 
-    def _known(self, name: str) -> AcceptedRun:
+    def _find(self, name: str) -> AcceptedRun:
         if name not in self.runs:
             raise ReferenceRefusal("unknown")
         return self.runs[name]
 
     def _queue_with(self, name: str) -> list[str]:
-        queue = self.rooms[self._known(name).session].queue
+        queue = self.rooms[self._find(name).session].queue
         if name not in queue:
             raise ReferenceRefusal("not waiting")
         return queue

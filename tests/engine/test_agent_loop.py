@@ -30,7 +30,7 @@ def endless_calls(request: ModelRequest) -> Step:
     return Step((Call("tool", f'{{"n":{len(request.messages)}}}'),))
 
 
-def limited(limits: Limits) -> EngineSettings:
+def settings_with(limits: Limits) -> EngineSettings:
     return msgspec.structs.replace(PATIENT, limits=limits)
 
 
@@ -162,7 +162,7 @@ async def test_steps_with_different_results_do_not_end_the_turn() -> None:
 
 async def test_step_limit_ends_the_run() -> None:
     model = ScriptedModel(endless_calls)
-    harness = await run_to_end(model, fixed_tool("tool"), settings=limited(Limits(steps=3)))
+    harness = await run_to_end(model, fixed_tool("tool"), settings=settings_with(Limits(steps=3)))
     assert len(model.requests) == 3
     assert harness.end_of("r1").outcome == "failed"
     assert harness.end_of("r1").error.startswith("limit")
@@ -171,7 +171,7 @@ async def test_step_limit_ends_the_run() -> None:
 
 async def test_time_limit_ends_the_run() -> None:
     harness = await run_to_end(
-        ScriptedModel(endless_calls), fixed_tool("tool"), settings=limited(Limits(minutes=0.0001))
+        ScriptedModel(endless_calls), fixed_tool("tool"), settings=settings_with(Limits(minutes=0.0001))
     )
     assert harness.end_of("r1").error.startswith("limit")
 
@@ -180,20 +180,24 @@ async def test_wall_clock_jump_does_not_count_for_the_time_limit(monkeypatch: py
     """For example after a laptop was suspended overnight."""
     days = count(step=86_400_000)
     monkeypatch.setattr(CountingClock, "now_ms", lambda _: next(days))
-    harness = await run_to_end(ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=limited(Limits(minutes=480)))
+    harness = await run_to_end(
+        ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=settings_with(Limits(minutes=480))
+    )
     assert harness.end_of("r1").outcome == "completed"
 
 
 async def test_cost_limit_ends_the_run() -> None:
     usage = Usage(output_tokens=400_000)
     model = ScriptedModel(lambda request: Step(endless_calls(request).acts, usage), info=info(price=Price(output=1.0)))
-    harness = await run_to_end(model, fixed_tool("tool"), settings=limited(Limits(cost=1.0)))
+    harness = await run_to_end(model, fixed_tool("tool"), settings=settings_with(Limits(cost=1.0)))
     assert len(model.requests) == 3
     assert harness.end_of("r1").error.startswith("limit")
 
 
 async def test_limits_of_zero_are_unlimited() -> None:
-    harness = await run_to_end(ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=limited(Limits(0, 0.0, 0.0)))
+    harness = await run_to_end(
+        ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=settings_with(Limits(0, 0.0, 0.0))
+    )
     assert harness.end_of("r1").outcome == "completed"
 
 

@@ -36,7 +36,7 @@ class Context:
         self.tool_call_id = ToolCallId("call")
 
 
-async def opened(ledger: GatedLedger | None = None) -> Harness:
+async def open_harness(ledger: GatedLedger | None = None) -> Harness:
     return await Harness.open(ScriptedModel([], info=PLAIN), ledger=ledger)
 
 
@@ -49,7 +49,7 @@ def timers() -> int:
 # Decisions.
 
 
-def expected(
+def expected_decision(
     verdict: Verdict, *, interactive: bool, yolo: bool, skips: bool, insists: bool, granted: str
 ) -> Literal["refuse", "allow", "ask"]:
     """Apply the rules in their order: deny, forced request, skipped request, earlier grant."""
@@ -73,7 +73,7 @@ VERDICTS = tuple(
 @pytest.mark.parametrize("granted", ["", "session", "always", "another session", "another command"])
 def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         engine = harness.workspace.engine
         other = (await harness.workspace.sessions.create()).id
         seen = set()
@@ -97,7 +97,9 @@ def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
                     assert isinstance(error, PermissionDenied)
                     assert not error.stops_turn
                     assert "Why." in str(error)
-            due = expected(verdict, granted=granted, interactive=interactive, yolo=yolo, skips=skips, insists=insists)
+            due = expected_decision(
+                verdict, granted=granted, interactive=interactive, yolo=yolo, skips=skips, insists=insists
+            )
             assert found == due, (verdict, flags, yolo, granted)
             seen.add(found)
         assert seen == {"refuse", "allow", "ask"}
@@ -121,7 +123,7 @@ def test_the_scope_of_an_answer(action: Literal["allow", "allow_session", "allow
     """Once, for the session and its sub-agents, or for everything; a deleted session is forgotten."""
 
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         engine = harness.workspace.engine
         asks = Approvals(engine.recorder, harness.ledger, engine.new_id)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
@@ -184,7 +186,7 @@ def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: 
     events, expires = HISTORIES[history]
 
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 100.0
@@ -217,7 +219,7 @@ def test_timeout_starts_when_the_last_client_detaches(kind: Kind) -> None:
     """On random histories, compared with the simplest possible count."""
 
     async def scenario(dice: random.Random) -> bool:
-        harness = await opened()
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 50.0
@@ -261,7 +263,7 @@ def test_timeout_starts_when_the_last_client_detaches(kind: Kind) -> None:
 def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
     async def scenario() -> None:
         ledger = GatedLedger()
-        harness = await opened(ledger)
+        harness = await open_harness(ledger)
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 10.0
@@ -283,7 +285,7 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["permission", "question"])
 def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asking = begin(asks, kind, harness.session)
@@ -353,7 +355,7 @@ def test_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
     """This holds for the first batch too, although none was closed before it."""
 
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         asks = harness.workspace.approvals
         assert asks.pause == 0.0
         first, second = (begin(asks, "question", harness.session) for _ in range(2))
@@ -361,7 +363,7 @@ def test_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert await asks.dismiss()
         assert await first is None
         assert asks.pause == pytest.approx(0.5)
-        assert not await asks.dismiss(), "who cancels right after it means the one before"
+        assert not await asks.dismiss(), "a dismissal right after it was meant for the previous batch"
         await sleep_virtual(0.5)
         assert asks.pause == 0.0
         assert await asks.dismiss()
@@ -375,7 +377,7 @@ def test_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
 
 def test_a_rule_that_cannot_be_saved_allows_once() -> None:
     async def scenario() -> None:
-        harness = await opened()
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)", "Bash(ls)"))
         saved: list[str] = []

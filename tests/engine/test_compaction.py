@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of, wait_until
+from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of
 from holdfast.domain.errors import SessionBusy
 from holdfast.domain.events import MessageEvent
 from holdfast.domain.ledger import PatchSession
@@ -14,7 +14,7 @@ from holdfast.engine.compaction import is_nearly_full
 from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
+from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 FULL = Usage(input_tokens=700, output_tokens=100)
@@ -42,7 +42,7 @@ class GateShuttingTool(SimpleTool):
 
     async def holds(self) -> None:
         """Wait until a request waits at the gate."""
-        await wait_until(lambda: self.started == 1)
+        await until(lambda: self.started == 1)
         await self.gate.reached.wait()
 
 
@@ -138,7 +138,7 @@ async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     assert text_of(begin).endswith("build a boat")
 
 
-async def test_a_second_summary_is_made_from_the_first() -> None:
+async def test_second_summary_is_generated_from_the_first() -> None:
     """The content of the first summary is kept."""
     second = Step((Say("shorter still"),))
     model = small_model(WORK, SUMMARY, WORK, second, DONE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.helpers import fixed_tool, sleep_virtual
-from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, failing_response, priced_response, used
+from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, failing_response, priced_response, usage_of
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.model_requests import ModelRequest, UsagePart
@@ -32,7 +32,7 @@ async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
 AGENT = SimpleTool("agent", send, is_parallel=True)
 
 
-async def opened(
+async def open_harness(
     models: FixedModels,
     *tools: SimpleTool,
     settings: EngineSettings = SETTINGS,
@@ -46,7 +46,7 @@ async def opened(
     return harness
 
 
-async def stored(harness: Harness, session: SessionId) -> Session:
+async def stored_session(harness: Harness, session: SessionId) -> Session:
     found = await harness.ledger.session(harness.workspace.record.id, session)
     assert found is not None
     return found
@@ -73,7 +73,7 @@ def in_order(*answers: Sequence[Part]) -> Script:
 LONG = priced_response(1, calls=["tool"] * 4)
 FATES: dict[str, list[Sequence[Part]]] = {
     "one answer": [priced_response(1)],
-    "two reports of one answer": [[UsagePart(used(3)), *priced_response(1)]],
+    "two reports of one answer": [[UsagePart(usage_of(3)), *priced_response(1)]],
     "steps": [priced_response(1, calls=["tool"]), priced_response(2, calls=["tool", "tool"]), priced_response(3)],
     "calls that are not run": [priced_response(1, "length", calls=["tool"])[:-1] + priced_response(2, "length")[-1:]],
     "busy": [failing_response(1, "busy"), failing_response(2, "busy", early=True), priced_response(3)],
@@ -103,7 +103,7 @@ FATES: dict[str, list[Sequence[Part]]] = {
     "empty summary": [
         priced_response(1, calls=["tool"]),
         failing_response(2, "overflow"),
-        [UsagePart(used(3)), priced_response(1)[-1]],
+        [UsagePart(usage_of(3)), priced_response(1)[-1]],
     ],
     "sub-agent": [
         priced_response(1, calls=["agent"]),
@@ -134,7 +134,7 @@ def test_run_cost_is_the_sum_of_all_reports(fate: str) -> None:
         meter = Meter()
         script = in_order(*FATES[fate])
         model, renewed = MeteredModel(meter, script), MeteredModel(meter, script)
-        harness = await opened(FixedModels(model, renewed=renewed))
+        harness = await open_harness(FixedModels(model, renewed=renewed))
         await harness.prompt("go", "r1")
         await harness.quiet()
         assert len(model.requests) + len(renewed.requests) == len(FATES[fate]), "not every response was requested"
@@ -162,7 +162,7 @@ def test_cancelled_run_costs_all_its_reports(where: str, way: str) -> None:
     async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        harness = await opened(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
+        harness = await open_harness(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
         await harness.prompt("go", "r1")
         await (gated.gate.reached if where == "tool" else meter.is_waiting).wait()
         await (harness.cancel() if way == "cancel" else harness.close())
@@ -180,10 +180,12 @@ def test_the_cost_of_an_answer_is_stored_before_its_tools_run() -> None:
     async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        harness = await opened(FixedModels(MeteredModel(meter, in_order(priced_response(1, calls=["gated"])))), gated)
+        harness = await open_harness(
+            FixedModels(MeteredModel(meter, in_order(priced_response(1, calls=["gated"])))), gated
+        )
         await harness.prompt("go", "r1")
         await gated.gate.reached.wait()
-        assert (await stored(harness, harness.session)).cost == pytest.approx(meter.total)
+        assert (await stored_session(harness, harness.session)).cost == pytest.approx(meter.total)
         await harness.close()
 
     in_virtual_time(scenario)
@@ -194,7 +196,7 @@ def test_cost_of_a_failed_write_counts_once() -> None:
 
     async def scenario() -> None:
         meter, ledger = Meter(), GatedLedger()
-        harness = await opened(
+        harness = await open_harness(
             FixedModels(MeteredModel(meter, in_order(priced_response(1, calls=["tool"])))), ledger=ledger
         )
         await harness.prompt("go", "r1")
@@ -235,12 +237,12 @@ def test_cost_of_titles_is_counted(fate: str) -> None:
             MeteredModel(meter, lambda request: large if not request.tools else priced_response(5)),
             MeteredModel(meter, lambda _: small),
         )
-        harness = await opened(models, settings=EngineSettings(titles=True))
+        harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
         await harness.quiet()
         await harness.workspace.engine._titler.drain()
         await check(harness, meter)
-        assert (await stored(harness, harness.session)).title != "Test"
+        assert (await stored_session(harness, harness.session)).title != "Test"
         await harness.close()
 
     in_virtual_time(scenario)
@@ -253,12 +255,12 @@ def test_cost_of_a_title_interrupted_by_a_shutdown_is_counted() -> None:
             MeteredModel(meter, lambda _: priced_response(5)),
             MeteredModel(meter, lambda _: [*priced_response(1)[:-1], Wait()]),
         )
-        harness = await opened(models, settings=EngineSettings(titles=True))
+        harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
         await harness.quiet()
         await meter.is_waiting.wait()
         await harness.close()
-        assert (await stored(harness, harness.session)).title == "Test"
+        assert (await stored_session(harness, harness.session)).title == "Test"
         await check(harness, meter)
 
     in_virtual_time(scenario)
@@ -288,14 +290,14 @@ LIMITED: dict[str, tuple[list[Sequence[Part]], int]] = {
 def test_cost_limit_counts_all_reports(source: str, is_reached: bool) -> None:
     """The run stops exactly at its limit and continues below it."""
     answers, count = LIMITED[source]
-    each = cost_of(used(1), MeteredModel(Meter(), lambda _: []).info.price)
+    each = cost_of(usage_of(1), MeteredModel(Meter(), lambda _: []).info.price)
     limit = count * each + (0 if is_reached else 0.01)
 
     async def scenario() -> None:
         meter = Meter()
         model = MeteredModel(meter, in_order(*answers, priced_response(7)))
         settings = EngineSettings(titles=False, retries=SETTINGS.retries, limits=Limits(cost=limit))
-        harness = await opened(FixedModels(model), settings=settings)
+        harness = await open_harness(FixedModels(model), settings=settings)
         await harness.prompt("go", "r1")
         await harness.quiet()
         end = harness.end_of("r1")
@@ -311,14 +313,14 @@ def test_cost_limit_counts_all_reports(source: str, is_reached: bool) -> None:
 
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
-    each = cost_of(used(1), MeteredModel(Meter(), lambda _: []).info.price)
+    each = cost_of(usage_of(1), MeteredModel(Meter(), lambda _: []).info.price)
 
     async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
         large = MeteredModel(meter, in_order(priced_response(1, calls=["gated"]), priced_response(7)))
         settings = EngineSettings(titles=True, limits=Limits(cost=2 * each + (0 if is_reached else 0.01)))
-        harness = await opened(
+        harness = await open_harness(
             FixedModels(large, MeteredModel(meter, lambda _: priced_response(1))), gated, settings=settings
         )
         await harness.prompt("go", "r1")
@@ -335,9 +337,11 @@ def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
 def test_cost_limit_applies_to_one_run() -> None:
     async def scenario() -> None:
         meter = Meter()
-        limit = cost_of(used(2), MeteredModel(meter, lambda _: []).info.price)
+        limit = cost_of(usage_of(2), MeteredModel(meter, lambda _: []).info.price)
         model = MeteredModel(meter, in_order(*[priced_response(1, calls=["tool"]), priced_response(1)] * 3))
-        harness = await opened(FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit)))
+        harness = await open_harness(
+            FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit))
+        )
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
             await harness.quiet()
@@ -376,7 +380,7 @@ def test_sessions_cost_the_sum_of_reported_responses() -> None:
             renewed=MeteredModel(meter, script) if dice.random() < 0.5 else None,
         )
         settings = EngineSettings(titles=True, grace=0.5, retries=SETTINGS.retries)
-        harness = await opened(models, settings=settings)
+        harness = await open_harness(models, settings=settings)
         for number in range(dice.randint(1, 3)):
             await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
             await asyncio.sleep(dice.random() * 0.2)

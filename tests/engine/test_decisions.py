@@ -129,7 +129,7 @@ def notice(id: str = "p", *, granted: bool = False, denied: bool = False) -> Eve
     return PermissionNotificationEvent(Change("created", said_of))
 
 
-def closed(id: str = "q") -> Event:
+def question_closed(id: str = "q") -> Event:
     return QuestionNotificationEvent(Change("created", QuestionNotification(id, SESSION)))
 
 
@@ -145,9 +145,9 @@ def check_leftovers() -> None:
         ([permission(), notice("other", granted=True)], ["p"], {"c-p"}),
         ([question()], ["q"], {"c-q"}),
         ([question(run="r2")], [], set()),
-        ([question(), closed()], [], set()),
-        ([question(), closed("other"), permission()], ["q", "p"], {"c-q", "c-p"}),
-        ([notice(granted=True), closed()], [], set()),
+        ([question(), question_closed()], [], set()),
+        ([question(), question_closed("other"), permission()], ["q", "p"], {"c-q", "c-p"}),
+        ([notice(granted=True), question_closed()], [], set()),
     ]
     for events, still_open, not_run in rows:
         left = recovery.UnansweredRequests({RunId("r1")})

@@ -9,8 +9,7 @@ from engine.helpers import PATIENT, RecordingLedger, fixed_tool, run_other_tasks
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
 from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message, text_of
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import Harness

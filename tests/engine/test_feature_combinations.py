@@ -65,20 +65,20 @@ class FeatureRun:
 
     def _script(self, request: ModelRequest) -> Step:
         if is_subagent_session(request.session_id):
-            return self._paid(Step((Say("the sub-agent was here"),), ORDINARY))
+            return self._step_with_usage(Step((Say("the sub-agent was here"),), ORDINARY))
         if not request.tools:
-            return self._paid(Step((Say("in short"),), ORDINARY))
+            return self._step_with_usage(Step((Say("in short"),), ORDINARY))
         acts = [Call("tool", '{"n":1}'), *([Call("agent")] if "sub-agent" in self.has else [])]
         is_first = len(self.requests) == 1
         if is_first:
             thoughts = [Think("let me see", "signed")] if "reasoning" in self.has else []
-            return self._paid(Step((*thoughts, *acts), FULL if "summary" in self.has else ORDINARY))
+            return self._step_with_usage(Step((*thoughts, *acts), FULL if "summary" in self.has else ORDINARY))
         if self.failures:
             trouble = {"retry": "busy", "credentials": "credentials"}[self.failures.pop(0)]
             return Step((Say("half an answer"), Fail(trouble=trouble)))  # type: ignore[arg-type]
-        return self._paid(Step((Say("done"),), ORDINARY))
+        return self._step_with_usage(Step((Say("done"),), ORDINARY))
 
-    def _paid(self, step: Step) -> Step:
+    def _step_with_usage(self, step: Step) -> Step:
         self.reported += step.usage.input_tokens
         return step
 
@@ -87,22 +87,22 @@ class FeatureRun:
         await self.tool_gate()
         return ToolOutcome("the tool was here")
 
-    async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+    async def _run_subagent(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent")))
 
-    async def _named(self, name: str) -> ScriptedModel:
+    async def _model_named(self, name: str) -> ScriptedModel:
         raise ProviderError(f"{name} is gone.")
 
     async def play(self) -> None:
         has = self.has
-        tools = [SimpleTool("tool", self._act), SimpleTool("agent", self._send)]
+        tools = [SimpleTool("tool", self._act), SimpleTool("agent", self._run_subagent)]
         models = FixedModels(self.old, renewed=self.new if "credentials" in has else None)
         harness = self.harness = await Harness.open(
             models,
             tools=tools,
             settings=EngineSettings(titles="title" in has, retries=RetryPolicy(most=1, first=1.0)),
             hooks=Hooks() if "hooks" in has else NoHooks(),
-            named_model=self._named,
+            named_model=self._model_named,
         )
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         self._hold_the_last_answer()
@@ -206,7 +206,7 @@ class FeatureRun:
         meant = "expanded words" if "command" in has else "plain words" if "fallback" in has else "go"
         typed = next(part.data for message in messages for part in message.parts if isinstance(part, TextPart))
         assert isinstance(typed, Text)
-        assert typed.text == "go", "what was typed is shown"
+        assert typed.text == "go", "the typed text is shown"
         hook_text = "\n\na hook has read: go" if "hooks" in has else ""
         assert _texts_of(first) == meant + hook_text
         if "cancel" in has:

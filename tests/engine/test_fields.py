@@ -172,7 +172,7 @@ def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
 # Requests and their answers.
 
 
-async def opened() -> Harness:
+async def open_harness() -> Harness:
     async def ask(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         await context.permit(Permit("bash", "execute", "/there", "run it", {"command": "make"}, "make"))
         return ToolOutcome("ran")
@@ -203,7 +203,7 @@ def payloads_of(harness: Harness, kind: type) -> list[dict[str, object]]:
 
 
 async def test_a_request_contains_every_field() -> None:
-    harness = await opened()
+    harness = await open_harness()
     (permission,) = payloads_of(harness, PermissionRequestEvent)
     assert {name: permission[name] for name in permission if name != "id"} == {
         "session_id": harness.session,
@@ -232,7 +232,7 @@ async def test_a_request_contains_every_field() -> None:
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
 async def test_a_notification_names_client_and_action(action: str) -> None:
-    harness = await opened()
+    harness = await open_harness()
     asks = harness.workspace.approvals
     (request,) = asks.permissions
     assert await asks.grant(request.id, action, reason="so", by="me", via="terminal")  # type: ignore[arg-type]
@@ -264,7 +264,7 @@ async def test_a_notification_names_client_and_action(action: str) -> None:
 
 
 async def test_a_dismissal_names_the_client() -> None:
-    harness = await opened()
+    harness = await open_harness()
     asks = harness.workspace.approvals
     (batch,) = asks.questions
     assert not await asks.dismiss("another")
@@ -283,11 +283,11 @@ def test_notices_name_their_run() -> None:
     """Retries, renewed credentials, a model other than the selected one, failures."""
 
     async def scenario() -> None:
-        async def named(name: str) -> ScriptedModel:
+        async def model_named(name: str) -> ScriptedModel:
             raise ProviderError(f"{name} is gone.")
 
         steps = [Step((Fail(trouble="busy"),)), Step((Fail(trouble="credentials"),))]
-        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=named)
+        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=model_named)
         prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=PromptExpansion("go", model="a/b"))
         await harness.workspace.inputs.submit(prompt)
         await harness.quiet()

@@ -11,7 +11,7 @@ from holdfast.testing.harness import Harness
 WHY = "The line is not fully understood, and a deny rule could apply."
 
 
-async def opened() -> tuple[Scenario, Harness]:
+async def open_scenario() -> tuple[Scenario, Harness]:
     scenario = Scenario()
     harness = await scenario.open()
     harness.workspace.approvals.judge = lambda _: Verdict("ask", WHY, (), insists=True)
@@ -20,7 +20,7 @@ async def opened() -> tuple[Scenario, Harness]:
 
 @pytest.mark.parametrize("action", ["allow", "deny"])
 async def test_yolo_does_not_skip_a_forced_request(action: str) -> None:
-    scenario, harness = await opened()
+    scenario, harness = await open_scenario()
     asks = harness.workspace.approvals
     asks.skips = True
     run = await harness.workspace.inputs.submit(Prompt(harness.session, "go", interactive=True, yolo=True))
@@ -34,7 +34,7 @@ async def test_yolo_does_not_skip_a_forced_request(action: str) -> None:
 
 
 async def test_unattended_run_is_refused_a_forced_request() -> None:
-    scenario, harness = await opened()
+    scenario, harness = await open_scenario()
     harness.workspace.approvals.skips = True
     await harness.workspace.inputs.submit(Prompt(harness.session, "go", interactive=False, yolo=True))
     await harness.quiet()

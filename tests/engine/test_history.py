@@ -39,7 +39,9 @@ VISION_MODEL = ModelInfo("test", "seeing", supports_images=True)
 ASK = message("user", text_part("and now?"), id="ask")
 
 
-def sent(*messages: Message, info: ModelInfo = PLAIN, summary: str = "", note: str = "") -> tuple[Message, ...]:
+def sent_messages(
+    *messages: Message, info: ModelInfo = PLAIN, summary: str = "", note: str = ""
+) -> tuple[Message, ...]:
     """Return the conversation that a provider gets, with a new prompt at its end."""
     out = conversation((*messages, ASK), info, summary=MessageId(summary) or None, note=note)
     assert problems_of_request(request_of(out)) == []
@@ -59,7 +61,7 @@ def image(data: bytes = b"x", mime_type: str = "image/png", path: str = "a.png")
 
 def test_a_plain_turn_passes_unchanged() -> None:
     answer = message("assistant", reasoning_part("hm", finished_at=2), text_part("hello"))
-    out = sent(message("user", text_part("hi")), answer)
+    out = sent_messages(message("user", text_part("hi")), answer)
     assert out[0].parts == (text_part("hi"),)
     assert out[1] == answer
 
@@ -72,7 +74,7 @@ def test_signature_is_sent_only_to_the_model_that_made_it(provider: str, model: 
     """Other models refuse requests with reasoning that they did not sign or encrypt."""
     sealed = ReasoningPart(Reasoning("hm", "signature", 1, 2, ("block",)))
     answer = msgspec.structs.replace(message("assistant", sealed, text_part("hello")), provider=provider, model=model)
-    (_, out, _) = sent(message("user", text_part("hi")), answer)
+    (_, out, _) = sent_messages(message("user", text_part("hi")), answer)
     assert out.parts == (sealed if is_kept else reasoning_part("hm", finished_at=2), text_part("hello"))
 
 
@@ -83,12 +85,12 @@ def test_joined_responses_keep_only_signatures_of_this_model() -> None:
         msgspec.structs.replace(message("assistant", sealed, text_part(name), id=name), provider="test", model=name)
         for name in ("plain", "other")
     )
-    (_, out, _) = sent(message("user", text_part("hi")), own, other)
+    (_, out, _) = sent_messages(message("user", text_part("hi")), own, other)
     assert out.parts == (sealed, text_part("plain"), reasoning_part("hm", finished_at=2), text_part("other"))
 
 
 def test_each_call_is_followed_by_its_result() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", call_part("a"), call_part("b"), finish_part("tool_use"), id="m2"),
         message("tool", result_part("b", "second"), finish_part("stop"), id="m3"),
@@ -101,7 +103,7 @@ def test_each_call_is_followed_by_its_result() -> None:
 
 def test_a_shell_command_during_a_call_follows_its_result() -> None:
     """It is stored when it happens, between call and result; no provider accepts anything there."""
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", call_part("a"), call_part("b"), finish_part("tool_use"), id="m2"),
         message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)), id="m3"),
@@ -113,14 +115,14 @@ def test_a_shell_command_during_a_call_follows_its_result() -> None:
 
 def test_a_call_without_a_result_gets_an_error_result() -> None:
     """The result says that the interrupted call may have had effects."""
-    out = sent(message("user", text_part("hi")), message("assistant", call_part("a", name="bash")))
+    out = sent_messages(message("user", text_part("hi")), message("assistant", call_part("a", name="bash")))
     (result,) = results_of(out)
     assert (result.tool_call_id, result.name, result.is_error) == ("a", "bash", True)
     assert "effects" in result.content
 
 
 def test_the_first_of_two_results_counts() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", call_part("a")),
         message("tool", result_part("a", "1"), result_part("a", "2")),
@@ -129,14 +131,14 @@ def test_the_first_of_two_results_counts() -> None:
 
 
 def test_a_result_without_its_call_is_dropped() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")), message("tool", result_part("ghost")), message("assistant", text_part("hm"))
     )
     assert shape(out) == ["user", "assistant", "user"]
 
 
 def test_same_id_in_two_responses_means_two_calls() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", call_part("a")), message("tool", result_part("a", "one")),
         message("assistant", call_part("a")), message("tool", result_part("a", "two")),
@@ -147,7 +149,7 @@ def test_same_id_in_two_responses_means_two_calls() -> None:
 
 
 def test_a_result_after_a_folded_prompt_is_kept() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", call_part("a")),
         message("user", text_part("also")),
@@ -158,7 +160,7 @@ def test_a_result_after_a_folded_prompt_is_kept() -> None:
 
 
 def test_duplicate_id_in_one_response_is_one_call() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")), message("assistant", call_part("a", name="x"), call_part("a", name="y"))
     )
     assert [call.name for item in out for call in item.tool_calls] == ["x"]
@@ -166,12 +168,12 @@ def test_duplicate_id_in_one_response_is_one_call() -> None:
 
 @pytest.mark.parametrize("input", ["", "{", "[]", "null", "3"])
 def test_arguments_are_always_an_object(input: str) -> None:
-    out = sent(message("user", text_part("hi")), message("assistant", call_part("a", input, finished=False)))
+    out = sent_messages(message("user", text_part("hi")), message("assistant", call_part("a", input, finished=False)))
     assert [call.input for item in out for call in item.tool_calls] == ["{}"]
 
 
 def test_an_empty_tool_result_gets_a_text() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")), message("assistant", call_part("a")), message("tool", result_part("a", " \n"))
     )
     assert results_of(out)[0].content == "(no output)"
@@ -179,7 +181,7 @@ def test_an_empty_tool_result_gets_a_text() -> None:
 
 def test_metadata_is_not_sent_to_the_model() -> None:
     result = msgspec.structs.replace(result_part("a").data, metadata='{"secret":1}')
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")), message("assistant", call_part("a")), message("tool", ToolResultPart(result))
     )
     assert results_of(out)[0].metadata == ""
@@ -192,20 +194,22 @@ def test_metadata_is_not_sent_to_the_model() -> None:
     "parts", [(), (finish_part("canceled"),), (reasoning_part("hm"), finish_part("canceled")), (text_part(" \n"),)]
 )
 def test_an_empty_response_is_omitted(parts: tuple[Part, ...]) -> None:
-    out = sent(message("user", text_part("hi")), message("assistant", *parts))
+    out = sent_messages(message("user", text_part("hi")), message("assistant", *parts))
     assert shape(out) == ["user"]
     assert texts_of(out, "user") == ["hi", "and now?"]
 
 
 def test_consecutive_prompts_become_one_message() -> None:
-    out = sent(message("user", text_part("one")), message("user", text_part("two")), message("user", text_part(" ")))
+    out = sent_messages(
+        message("user", text_part("one")), message("user", text_part("two")), message("user", text_part(" "))
+    )
     assert shape(out) == ["user"]
     assert texts_of(out, "user") == ["one", "two", "and now?"]
 
 
 def test_consecutive_responses_become_one_message() -> None:
     """The prompt between them was deleted, or had nothing to send."""
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", text_part("one"), id="m1"),
         message("user", text_part(" ")),
@@ -217,7 +221,7 @@ def test_consecutive_responses_become_one_message() -> None:
 
 
 def test_conversation_starts_with_a_user_message() -> None:
-    out = sent(
+    out = sent_messages(
         message("tool", result_part("a")),
         message("assistant", text_part("lost"), call_part("a")),
         message("user", text_part("hi")),
@@ -227,7 +231,9 @@ def test_conversation_starts_with_a_user_message() -> None:
 
 def test_parts_not_allowed_for_the_role_are_omitted() -> None:
     stray = message("assistant", text_part("hm"), result_part("ghost"), image(), finish_part())
-    out = sent(message("user", text_part("hi"), call_part("x"), reasoning_part("y"), finish_part("stop")), stray)
+    out = sent_messages(
+        message("user", text_part("hi"), call_part("x"), reasoning_part("y"), finish_part("stop")), stray
+    )
     assert out[0].parts == (text_part("hi"),)
     assert out[1].parts == (text_part("hm"),)
 
@@ -236,26 +242,26 @@ def test_parts_not_allowed_for_the_role_are_omitted() -> None:
 
 
 def test_a_text_file_becomes_text() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("look"), image("é".encode() + b"\xff", "text/plain; charset=utf-8", "a/b.txt"))
     )
     assert out[0].parts[1] == text_part('<file path="a/b.txt">\né\ufffd\n</file>')
 
 
 def test_image_is_sent_to_a_model_that_supports_images() -> None:
-    assert sent(message("user", image()), info=VISION_MODEL)[0].parts[0] == image()
+    assert sent_messages(message("user", image()), info=VISION_MODEL)[0].parts[0] == image()
 
 
 def test_image_is_replaced_by_its_name_for_other_models() -> None:
-    parts = sent(message("user", image()))[0].parts
+    parts = sent_messages(message("user", image()))[0].parts
     assert not any(isinstance(part, BinaryPart) for part in parts)
-    assert "image" in texts_of(sent(message("user", image())), "user")[0]
+    assert "image" in texts_of(sent_messages(message("user", image())), "user")[0]
 
 
 def image_result(info: ModelInfo) -> tuple[Message, ...]:
     """Return the history of a tool that returned an image, beside one that did not."""
     results = message("tool", result_part("a", data="aGk=")), message("tool", result_part("b"))
-    return sent(
+    return sent_messages(
         message("user", text_part("hi")), message("assistant", call_part("a"), call_part("b")), *results, info=info
     )
 
@@ -283,7 +289,7 @@ def test_image_result_is_replaced_by_its_name_for_models_without_images() -> Non
 
 
 def test_conversation_starts_at_the_summary() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("old"), id="m1"),
         message("assistant", text_part("older"), id="m2"),
         message("assistant", reasoning_part("hm"), text_part("in short"), finish_part(), id="m3", is_summary=True),
@@ -297,7 +303,7 @@ def test_conversation_starts_at_the_summary() -> None:
 
 
 def test_a_summary_that_failed_is_not_sent() -> None:
-    out = sent(
+    out = sent_messages(
         message("user", text_part("hi")),
         message("assistant", text_part("half of a summ"), finish_part("error"), id="m2", is_summary=True),
     )
@@ -306,7 +312,7 @@ def test_a_summary_that_failed_is_not_sent() -> None:
 
 
 def test_missing_summary_is_ignored() -> None:
-    assert texts_of(sent(message("user", text_part("hi")), summary="gone"), "user") == ["hi", "and now?"]
+    assert texts_of(sent_messages(message("user", text_part("hi")), summary="gone"), "user") == ["hi", "and now?"]
 
 
 def test_built_conversation_can_be_built_again() -> None:
@@ -364,7 +370,7 @@ def _messages(draw: st.DrawFn) -> list[Message]:
 def test_any_conversation_becomes_valid(messages: list[Message], info: ModelInfo, summary: int) -> None:
     """R7; no user text since the summary is lost."""
     place = summary if 0 <= summary < len(messages) and messages[summary].is_summary_message else -1
-    out = sent(*messages, info=info, summary=f"m{place}" if place >= 0 else "")
+    out = sent_messages(*messages, info=info, summary=f"m{place}" if place >= 0 else "")
     written = [text for text in texts_of(messages[place + 1 :], "user") if text.strip()]
     everything = iter(texts_of(out, "user"))
     assert all(text in everything for text in written)
@@ -385,14 +391,14 @@ def test_any_conversation_becomes_valid(messages: list[Message], info: ModelInfo
 def test_every_response_with_text_after_a_prompt_is_kept(messages: list[Message]) -> None:
     first = message("user", text_part("hi"), id="first")
     plain = [item for item in messages if not item.is_summary_message]
-    out = sent(first, *plain)
+    out = sent_messages(first, *plain)
     assert texts_of(out, "assistant") == [text for text in texts_of(plain, "assistant") if text.strip()]
 
 
 @settings(deadline=None)
 @given(_messages())
 def test_building_is_idempotent(messages: list[Message]) -> None:
-    once = sent(*messages)
+    once = sent_messages(*messages)
     assert conversation(once, PLAIN) == once
 
 

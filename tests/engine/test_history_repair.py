@@ -77,7 +77,7 @@ def author() -> MessageFactory:
     return MessageFactory(SESSION, RUN, 9, counting_ids("new"))
 
 
-def applied(messages: list[Message], settled: RepairedTurn) -> list[Message]:
+def apply_repair(messages: list[Message], settled: RepairedTurn) -> list[Message]:
     """Return the conversation as stored after the repair: messages changed, appended and deleted."""
     put = {item.id: item for item in settled.put}
     kept = [put.pop(item.id, item) for item in messages if item.id not in settled.delete]
@@ -90,7 +90,7 @@ def test_a_repaired_conversation_is_valid(cut: str, ending: TurnEnd) -> None:
     """R7, C-05: only missing parts are written."""
     before = CUTS[cut]
     settled = repair(author(), before, ending)
-    after = applied(before, settled)
+    after = apply_repair(before, settled)
     assert problems_of_session(after) == []
     assert repair(author(), after, ending) == RepairedTurn(), "settled once is settled"
     assert not any(isinstance(part, ReasoningPart) and not part.data.finished_at for m in after for part in m.parts)
@@ -103,7 +103,7 @@ def test_a_repaired_conversation_is_valid(cut: str, ending: TurnEnd) -> None:
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", [cut for cut in CUTS if cut not in ("everything done", "a summary done")])
 def test_the_last_message_has_the_finish_reason(cut: str, ending: TurnEnd) -> None:
-    after = applied(CUTS[cut], repair(author(), CUTS[cut], ending))
+    after = apply_repair(CUTS[cut], repair(author(), CUTS[cut], ending))
     last = [item for item in after if item.role == "assistant"][-1]
     assert last.finish == finish_for(ending, 9)
     assert last.finish.reason == REASONS[ending.outcome]
@@ -156,7 +156,7 @@ def test_an_incomplete_summary_is_kept_only_with_an_error(outcome: Outcome, is_k
     """C-44 in part: a cancelled summary leaves no message."""
     settled = repair(author(), CUTS["a summary open"], TurnEnd(outcome, "Oh", "It broke."))
     assert settled.delete == (() if is_kept else ("a1",))
-    after = applied(CUTS["a summary open"], settled)
+    after = apply_repair(CUTS["a summary open"], settled)
     assert any(item.is_summary_message for item in after) == is_kept
 
 
@@ -198,7 +198,7 @@ def _turns(draw: st.DrawFn) -> list[Message]:
 @settings(deadline=None)
 @given(_turns(), st.sampled_from(ENDINGS))
 def test_a_conversation_cut_anywhere_is_repaired(turn: list[Message], ending: TurnEnd) -> None:
-    after = applied(turn, repair(author(), turn, ending))
+    after = apply_repair(turn, repair(author(), turn, ending))
     assert problems_of_session(after) == []
     assert repair(author(), after, ending) == RepairedTurn()
     assert problems_of_request(request_of(conversation((*after, message("user", text_part("next"))), PLAIN))) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of, wait_until
+from engine.helpers import PATIENT, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
@@ -18,7 +18,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.engine.tool_calls import add_hook_output, permit_for_hook, refusal
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedModel, SimpleTool
+from holdfast.testing.gates import Gate, GatedModel, SimpleTool, until
 from holdfast.testing.harness import Harness
 from planting import assert_every_clause_decides
 
@@ -62,7 +62,7 @@ class FakeHooks(NoHooks):
         return sum(name == when for name, _ in self.calls)
 
 
-def recording(seen: list[dict[str, object]]) -> SimpleTool:
+def recording_tool(seen: list[dict[str, object]]) -> SimpleTool:
     async def act(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         seen.append(arguments)
         await context.permit(Permit("tool", "execute", "/project", "do it", {}))
@@ -71,12 +71,14 @@ def recording(seen: list[dict[str, object]]) -> SimpleTool:
     return SimpleTool("tool", act)
 
 
-async def played(hooks: FakeHooks, judge: str = "allow") -> tuple[Harness, list[dict[str, object]], ScriptedModel]:
+async def run_one_call(
+    hooks: FakeHooks, judge: str = "allow"
+) -> tuple[Harness, list[dict[str, object]], ScriptedModel]:
     """Execute one call with `{"n": 1}` to its end."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     verdict = Verdict("deny" if judge == "deny" else "ask" if judge == "ask" else "allow", "A rule.")
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     await harness.quiet()
     await harness.assert_valid(model.requests)
@@ -86,7 +88,7 @@ async def played(hooks: FakeHooks, judge: str = "allow") -> tuple[Harness, list[
 async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
     """The stored call, the permission request, the tool and the next model request all have the new input."""
     hooks = FakeHooks(before=HookOutcome(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
-    harness, seen, model = await played(hooks)
+    harness, seen, model = await run_one_call(hooks)
     assert seen == [{"n": 2, "extra": "é"}]
     (call,) = [call for message in await harness.messages() for call in message.tool_calls]
     assert json.loads(call.input) == {"n": 2, "extra": "é"}
@@ -100,7 +102,7 @@ async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
 
 async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
     hooks = FakeHooks(before=HookOutcome("deny", reason="not today", report={"hook_count": 1}))
-    harness, seen, _ = await played(hooks)
+    harness, seen, _ = await run_one_call(hooks)
     (result,) = results_of(await harness.messages())
     assert (result.content, result.is_error, seen) == ("not today", True, [])
     assert json.loads(result.metadata) == {"hook": {"hook_count": 1}}
@@ -109,14 +111,14 @@ async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
 
 
 async def test_a_hook_that_halts_stops_the_turn() -> None:
-    harness, seen, model = await played(FakeHooks(before=HookOutcome("deny", halts=True, reason="stop")))
+    harness, seen, model = await run_one_call(FakeHooks(before=HookOutcome("deny", halts=True, reason="stop")))
     assert (seen, len(model.requests)) == ([], 1)
     assert await harness.finishes() == ["end_turn"]
 
 
 @pytest.mark.parametrize(("rule", "done"), [("allow", True), ("ask", True), ("deny", False)])
 async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: bool) -> None:
-    harness, _, _ = await played(FakeHooks(before=HookOutcome("allow")), rule)
+    harness, _, _ = await run_one_call(FakeHooks(before=HookOutcome("allow")), rule)
     (result,) = results_of(await harness.messages())
     assert (result.content == "ran") is done
     assert harness.workspace.approvals.permissions == ()
@@ -128,10 +130,10 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     hooks = FakeHooks(before=HookOutcome("ask", reason="are you sure"))
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     asks = harness.workspace.approvals
-    await wait_until(lambda: bool(asks.permissions))
+    await until(lambda: bool(asks.permissions))
     (ask,) = asks.permissions
     assert (ask.description, ask.params, seen) == ("are you sure", {"n": 1}, [])
     assert await asks.grant(ask.id, "allow")
@@ -144,7 +146,7 @@ async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
         before=HookOutcome(context="before it"),
         after=HookOutcome("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
     )
-    harness, _, _ = await played(hooks)
+    harness, _, _ = await run_one_call(hooks)
     (result,) = results_of(await harness.messages())
     assert result.content == "ran\n\nbefore it\n\ntests fail\n\nafter it"
     assert not result.is_error
@@ -154,7 +156,7 @@ async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
 
 
 async def test_a_hook_that_speaks_to_the_model_is_heard_if_a_rule_denies_the_call() -> None:
-    harness, seen, _ = await played(FakeHooks(before=HookOutcome(context="a note", report={"n": 1})), "deny")
+    harness, seen, _ = await run_one_call(FakeHooks(before=HookOutcome(context="a note", report={"n": 1})), "deny")
     (result,) = results_of(await harness.messages())
     assert (result.is_error, result.content.endswith("a note")) == (True, True)
     assert json.loads(result.metadata) == {"hook": {"n": 1}}
@@ -239,7 +241,7 @@ async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     hooks = FakeHooks()
     hooks.holds = "before"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, settings=PATIENT)
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
@@ -255,7 +257,7 @@ async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
     hooks.holds = "after"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'), Call("tool", '{"n":2}'))), DONE])
     seen: list[dict[str, object]] = []
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, settings=PATIENT)
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
@@ -317,7 +319,7 @@ async def test_folded_prompts_pass_hooks_too(ruling: HookOutcome, meant: str) ->
     model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE, DONE]))
     model.before.shut()
     hooks = FakeHooks()
-    harness = await Harness.open(model, tools=[recording([])], hooks=hooks)
+    harness = await Harness.open(model, tools=[recording_tool([])], hooks=hooks)
     await harness.prompt("go", "r1")
     await model.before.reached.wait()
     brief = PromptExpansion(meant) if meant else None
@@ -397,23 +399,23 @@ async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None
     script = [Step((Call("tool", "{}"),)), DONE]
     usual, other = ScriptedModel(script), ScriptedModel(script)
 
-    async def named(name: str) -> ScriptedModel:
+    async def model_named(name: str) -> ScriptedModel:
         assert name == "other"
         return other
 
     harness = await Harness.open(
         usual,
-        tools=[recording(seen)],
+        tools=[recording_tool(seen)],
         judge=lambda _: Verdict("ask"),
         rules_allow=lambda rules, permit: permit.tool in rules,
-        named_model=named,
+        named_model=model_named,
     )
     prompt = Prompt(harness.session, "/x", brief=PromptExpansion("do x", model="other", allow=("tool",)))
     await harness.workspace.inputs.submit(prompt)
     await harness.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
     await harness.prompt("again", "r2")
-    await wait_until(lambda: bool(harness.workspace.approvals.permissions))
+    await until(lambda: bool(harness.workspace.approvals.permissions))
     assert len(usual.requests) == 1, "the next run uses the usual model and requests permission"
     await harness.cancel()
     await harness.quiet()
@@ -421,10 +423,10 @@ async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None
 
 
 async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
-    async def named(name: str) -> ScriptedModel:
+    async def model_named(name: str) -> ScriptedModel:
         raise ProviderError(f"There is no model {name}.")
 
-    harness = await Harness.open(ScriptedModel([DONE]), named_model=named)
+    harness = await Harness.open(ScriptedModel([DONE]), named_model=model_named)
     await harness.workspace.inputs.submit(
         Prompt(harness.session, "/x", run_id=RunId("r1"), brief=PromptExpansion("x", model="gone"))
     )

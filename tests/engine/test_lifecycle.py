@@ -54,7 +54,7 @@ def stopping_lane(cause: Cause = "shutdown", *, folded: tuple[RunId, ...] = ()) 
     return Lane(Head(A, "cancelling", cause), folded, closing=True)
 
 
-def after(lane: Lane, *events: LaneEvent) -> tuple[Lane, tuple[Effect, ...]]:
+def run_events(lane: Lane, *events: LaneEvent) -> tuple[Lane, tuple[Effect, ...]]:
     """Return the lane after several events, and all their effects."""
     effects: tuple[Effect, ...] = ()
     for event in events:
@@ -63,7 +63,7 @@ def after(lane: Lane, *events: LaneEvent) -> tuple[Lane, tuple[Effect, ...]]:
     return lane, effects
 
 
-def cancelled(*runs: RunId) -> tuple[End, ...]:
+def cancelled_ends(*runs: RunId) -> tuple[End, ...]:
     return tuple(End(run, "cancelled", waited=True) for run in runs)
 
 
@@ -96,7 +96,7 @@ CELLS: list[Cell] = [
     ("accepted", StepBoundary(A), None, ()),
     ("accepted", Cancel(), busy("cancelling", ()), BOTH_CANCELLED),
     ("accepted", CancelRun(A), busy("cancelling"), ()),
-    ("accepted", CancelRun(B), busy("accepted", (QUEUE,)), cancelled(B)),
+    ("accepted", CancelRun(B), busy("accepted", (QUEUE,)), cancelled_ends(B)),
     ("accepted", ClearQueue(), busy("accepted", ()), BOTH_CANCELLED),
     ("accepted", Finish(A, "failed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "failed"), Spawn(B))),
     ("accepted", Finish(B, "failed"), None, ()),
@@ -109,7 +109,7 @@ CELLS: list[Cell] = [
     ("active", StepBoundary(B), None, ()),
     ("active", Cancel(), busy("cancelling", ()), (Interrupt(A), *BOTH_CANCELLED)),
     ("active", CancelRun(A), busy("cancelling"), (Interrupt(A),)),
-    ("active", CancelRun(C), busy("active", (STEER,)), cancelled(C)),
+    ("active", CancelRun(C), busy("active", (STEER,)), cancelled_ends(C)),
     ("active", CancelRun(E), busy("active"), ()),
     ("active", ClearQueue(), busy("active", ()), BOTH_CANCELLED),
     ("active", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "completed"), Spawn(B))),
@@ -123,7 +123,7 @@ CELLS: list[Cell] = [
     ("cancelling", StepBoundary(B), None, ()),
     ("cancelling", Cancel(), busy("cancelling", ()), BOTH_CANCELLED),
     ("cancelling", CancelRun(A), busy("cancelling"), ()),
-    ("cancelling", CancelRun(B), busy("cancelling", (QUEUE,)), cancelled(B)),
+    ("cancelling", CancelRun(B), busy("cancelling", (QUEUE,)), cancelled_ends(B)),
     ("cancelling", ClearQueue(), busy("cancelling", ()), BOTH_CANCELLED),
     ("cancelling", Finish(A, "completed"), Lane(Head(B), queue=(QUEUE,)), (End(A, "cancelled"), Spawn(B))),
     ("cancelling", Finish(B, "completed"), None, ()),
@@ -147,12 +147,12 @@ CELLS: list[Cell] = [
 ]
 
 
-def title(cell: Cell) -> str:
+def cell_id(cell: Cell) -> str:
     row, event, *_ = cell
     return f"{row} {type(event).__name__} {' '.join(map(str, msgspec.structs.astuple(event)))}".strip()
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=title)
+@pytest.mark.parametrize("cell", CELLS, ids=cell_id)
 def test_the_table(cell: Cell) -> None:
     row, event, then, effects = cell
     if then is None:
@@ -174,7 +174,7 @@ def test_a_head_has_a_cause_exactly_while_it_is_cancelling(phase: Phase, cause: 
 
 def test_no_cell_of_the_table_is_missing() -> None:
     assert {(row, type(event)) for row, event, *_ in CELLS} == {(row, column) for row in ROWS for column in COLUMNS}
-    assert len({title(cell) for cell in CELLS}) == len(CELLS)
+    assert len({cell_id(cell) for cell in CELLS}) == len(CELLS)
 
 
 # Accepting
@@ -200,12 +200,12 @@ def test_a_closing_lane_refuses_every_delivery(row: str, delivery: Delivery) -> 
 
 @pytest.mark.parametrize("row", ["none", "accepted", "active", "cancelling"])
 def test_interrupt_is_a_cancel_and_then_an_accept(row: str) -> None:
-    one_by_one = after(ROWS[row], Cancel(), Accept(D, "queue"))
+    one_by_one = run_events(ROWS[row], Cancel(), Accept(D, "queue"))
     assert transition(ROWS[row], Accept(D, "interrupt")) == one_by_one
 
 
 def test_interrupt_waits_for_the_head_to_stop_and_then_runs() -> None:
-    lane, effects = after(busy("active"), Accept(D, "interrupt"), Finish(A, "completed"))
+    lane, effects = run_events(busy("active"), Accept(D, "interrupt"), Finish(A, "completed"))
     assert lane == Lane(Head(D))
     assert effects == (Interrupt(A), *BOTH_CANCELLED, End(A, "cancelled"), Spawn(D))
 
@@ -232,7 +232,7 @@ def test_run_is_queued_by_the_call_that_accepts_it() -> None:
 def test_c02_c13_an_idle_cancel_leaves_nothing_behind(event: LaneEvent) -> None:
     """C-02: nothing happens. C-13: the next prompt runs and ends as if there had been none."""
     assert transition(Lane(), event) == (Lane(), ())
-    lane, effects = after(Lane(), event, Accept(A, "queue"), Enter(A), Finish(A, "completed"))
+    lane, effects = run_events(Lane(), event, Accept(A, "queue"), Enter(A), Finish(A, "completed"))
     assert (lane, effects) == (Lane(), (Spawn(A), End(A, "completed")))
 
 
@@ -242,34 +242,34 @@ def test_c03_a_cancel_before_the_first_step_is_kept(cancel: LaneEvent) -> None:
     lane, effects = transition(Lane(Head(A)), cancel)
     assert (lane, effects) == (busy("cancelling", ()), ())
     assert transition(lane, cancel) == (lane, ())
-    assert after(lane, Enter(A), Finish(A, "completed")) == (Lane(), (Interrupt(A), End(A, "cancelled")))
+    assert run_events(lane, Enter(A), Finish(A, "completed")) == (Lane(), (Interrupt(A), End(A, "cancelled")))
 
 
 def test_a_cancelled_run_need_not_enter_to_end() -> None:
     """A task cancelled before its first step never enters."""
-    assert after(busy("accepted", ()), Cancel(), Finish(A, "failed")) == (Lane(), (End(A, "cancelled"),))
+    assert run_events(busy("accepted", ()), Cancel(), Finish(A, "failed")) == (Lane(), (End(A, "cancelled"),))
 
 
 def test_c07_one_cancel_stops_the_active_run_and_the_one_behind_it() -> None:
     """C-07."""
-    lane, effects = after(busy("active", (QUEUE,)), Cancel(), Finish(A, "completed"))
+    lane, effects = run_events(busy("active", (QUEUE,)), Cancel(), Finish(A, "completed"))
     assert lane == Lane()
-    assert effects == (Interrupt(A), *cancelled(C), End(A, "cancelled"))
+    assert effects == (Interrupt(A), *cancelled_ends(C), End(A, "cancelled"))
 
 
 def test_c14_a_run_accepted_after_a_cancel_is_not_affected() -> None:
     """C-14: A and B are cancelled, C is not."""
-    lane, effects = after(Lane(), Accept(A, "queue"), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
-    assert effects == (Spawn(A), *cancelled(B))
-    lane, effects = after(lane, Enter(A), Finish(A, "completed"))
+    lane, effects = run_events(Lane(), Accept(A, "queue"), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
+    assert effects == (Spawn(A), *cancelled_ends(B))
+    lane, effects = run_events(lane, Enter(A), Finish(A, "completed"))
     assert (lane, effects) == (Lane(Head(C)), (Interrupt(A), End(A, "cancelled"), Spawn(C)))
-    assert after(lane, Enter(C), Finish(C, "completed")) == (Lane(), (End(C, "completed"),))
+    assert run_events(lane, Enter(C), Finish(C, "completed")) == (Lane(), (End(C, "completed"),))
 
 
 def test_a_second_cancel_covers_the_runs_accepted_since_the_first() -> None:
-    lane, effects = after(busy("active", ()), Cancel(), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
+    lane, effects = run_events(busy("active", ()), Cancel(), Accept(B, "queue"), Cancel(), Accept(C, "queue"))
     assert lane == busy("cancelling", (Waiting(C, "queue"),))
-    assert effects == (Interrupt(A), *cancelled(B))
+    assert effects == (Interrupt(A), *cancelled_ends(B))
 
 
 @pytest.mark.parametrize("waiting", [STEER, QUEUE])
@@ -277,7 +277,7 @@ def test_c17_c18_a_waiting_prompt_that_is_cancelled_ends_once(waiting: Waiting) 
     """C-17: however it is cancelled, whatever its delivery; C-18: clearing the queue is one of the ways."""
     for cancel in (Cancel(), CancelRun(waiting.run), ClearQueue()):
         lane, effects = transition(busy("active", (waiting,)), cancel)
-        assert [effect for effect in effects if isinstance(effect, End)] == [*cancelled(waiting.run)]
+        assert [effect for effect in effects if isinstance(effect, End)] == [*cancelled_ends(waiting.run)]
         assert transition(lane, CancelRun(waiting.run)) == (lane, ())
 
 
@@ -290,13 +290,13 @@ def test_c16_at_a_step_boundary_steering_prompts_fold_and_the_others_stay_in_ord
     lane, effects = transition(busy("active", queue), StepBoundary(A))
     assert lane == busy("active", (Waiting(B, "queue"), Waiting(D, "queue")), folded=(C, E))
     assert effects == (Fold(A, (C, E)),)
-    lane, effects = after(busy("active", queue), CancelRun(B), CancelRun(C), StepBoundary(A))
+    lane, effects = run_events(busy("active", queue), CancelRun(B), CancelRun(C), StepBoundary(A))
     assert lane == busy("active", (Waiting(D, "queue"),), folded=(E,))
-    assert effects == (*cancelled(B, C), Fold(A, (E,)))
+    assert effects == (*cancelled_ends(B, C), Fold(A, (E,)))
 
 
 def test_each_boundary_folds_the_prompts_accepted_since() -> None:
-    lane, effects = after(busy("active", (STEER,)), StepBoundary(A), Accept(D, "steer"), StepBoundary(A))
+    lane, effects = run_events(busy("active", (STEER,)), StepBoundary(A), Accept(D, "steer"), StepBoundary(A))
     assert (lane, effects) == (busy("active", (), folded=(B, D)), (Fold(A, (B,)), Fold(A, (D,))))
     assert transition(lane, StepBoundary(A)) == (lane, ())
 
@@ -304,12 +304,14 @@ def test_each_boundary_folds_the_prompts_accepted_since() -> None:
 @pytest.mark.parametrize("cancel", [Cancel(), CancelRun(B), ClearQueue()])
 def test_c09_a_follow_up_cancelled_while_it_waits_is_not_folded(cancel: LaneEvent) -> None:
     """C-09."""
-    _, effects = after(busy("active", (STEER,)), cancel, StepBoundary(A))
+    _, effects = run_events(busy("active", (STEER,)), cancel, StepBoundary(A))
     assert not [effect for effect in effects if isinstance(effect, Fold)]
 
 
 def test_nothing_folds_into_a_run_that_is_being_cancelled() -> None:
-    lane, effects = after(busy("active", ()), CancelRun(A), Accept(B, "steer"), StepBoundary(A), Finish(A, "failed"))
+    lane, effects = run_events(
+        busy("active", ()), CancelRun(A), Accept(B, "steer"), StepBoundary(A), Finish(A, "failed")
+    )
     assert (lane, effects) == (Lane(Head(B)), (Interrupt(A), End(A, "cancelled"), Spawn(B)))
 
 
@@ -321,9 +323,9 @@ def test_a_folded_run_shares_the_end_of_its_host(outcome: Literal["completed", "
 
 
 def test_a_folded_run_is_stopped_with_its_host() -> None:
-    _, effects = after(busy("active", (), folded=(B,)), Cancel(), Finish(A, "completed"))
+    _, effects = run_events(busy("active", (), folded=(B,)), Cancel(), Finish(A, "completed"))
     assert effects == (Interrupt(A), End(A, "cancelled"), End(B, "cancelled", host=A))
-    _, effects = after(busy("active", (), folded=(B,)), Shutdown(), Finish(A, "completed"))
+    _, effects = run_events(busy("active", (), folded=(B,)), Shutdown(), Finish(A, "completed"))
     assert effects == (Interrupt(A), End(A, "interrupted"), End(B, "interrupted", host=A))
 
 
@@ -349,7 +351,7 @@ def test_moving_changes_only_the_position(position: int, order: str) -> None:
 
 @pytest.mark.parametrize("phase", ["accepted", "active", "cancelling"])
 def test_redelivering_changes_only_the_delivery(phase: Phase) -> None:
-    lane, effects = after(busy(phase), Redeliver(B, "queue"), Redeliver(C, "steer"))
+    lane, effects = run_events(busy(phase), Redeliver(B, "queue"), Redeliver(C, "steer"))
     assert (lane, effects) == (busy(phase, (Waiting(B, "queue"), Waiting(C, "steer"))), ())
 
 
@@ -363,7 +365,7 @@ def test_only_a_waiting_run_can_be_moved_or_redelivered(run: RunId) -> None:
 
 def test_a_lane_continues_for_every_outcome_of_the_head() -> None:
     """R2: each end belongs to its own run, and is decided before the next run begins."""
-    lane, effects = after(
+    lane, effects = run_events(
         busy("active"),
         Finish(A, "failed"),
         Enter(B),
@@ -396,15 +398,15 @@ def test_c01_a_run_ends_once(outcome: Literal["completed", "failed"]) -> None:
 def test_the_cause_decides_how_a_stopped_run_ends(cause: Cause, outcome: Literal["completed", "failed"]) -> None:
     """Whatever its task still completes."""
     stop: LaneEvent = Cancel() if cause == "cancel" else Shutdown()
-    _, effects = after(busy("active", ()), stop, Finish(A, outcome))
+    _, effects = run_events(busy("active", ()), stop, Finish(A, outcome))
     assert effects == (Interrupt(A), End(A, "cancelled" if cause == "cancel" else "interrupted"))
 
 
 @pytest.mark.parametrize("cancel", [Cancel(), CancelRun(A)])
 def test_the_first_cause_stays(cancel: LaneEvent) -> None:
-    _, effects = after(busy("active", ()), cancel, Shutdown(), Finish(A, "completed"))
+    _, effects = run_events(busy("active", ()), cancel, Shutdown(), Finish(A, "completed"))
     assert effects == (Interrupt(A), End(A, "cancelled"))
-    _, effects = after(busy("active", ()), Shutdown(), cancel, Finish(A, "completed"))
+    _, effects = run_events(busy("active", ()), Shutdown(), cancel, Finish(A, "completed"))
     assert effects == (Interrupt(A), End(A, "interrupted"))
 
 

@@ -64,7 +64,7 @@ def test_requeued_runs_keep_their_order() -> None:
     assert [item.run_id for item in decided.requeued] == ["b", "d"]
 
 
-async def crashed(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
+async def crashed_harness(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
     """Return a harness that stops in the middle of a tool, with one prompt folded, one waiting and one cancelled."""
     first, second = GatedTool("first"), GatedTool("second")
     first.gate.open()
@@ -83,7 +83,7 @@ async def crashed(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
 async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
     """R9: no tool is run again, the conversation is repaired, the waiting prompt runs; R2: one end each."""
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
     await again.workspace.engine.wait_until_idle(harness.session)
     ended = {name: (await again.run(name)).outcome for name in ("r1", "r2", "r3", "r4")}
@@ -126,7 +126,7 @@ async def test_hooks_are_notified_of_the_ends_of_a_recovery(resume: bool) -> Non
 
     seen: list[tuple[str, str]] = []
     ledger = MemoryLedger()
-    harness, _ = await crashed(ledger)
+    harness, _ = await crashed_harness(ledger)
     record = await ledger.open_workspace("/project")
     services = FixedServices(ledger, FixedModels(ScriptedModel(echo)), FixedTools(), hooks=Hooks())
     workspace = Workspace(record, services, WorkspaceEvents(record, ledger))
@@ -140,7 +140,7 @@ async def test_hooks_are_notified_of_the_ends_of_a_recovery(resume: bool) -> Non
 
 async def test_recovering_twice_changes_nothing() -> None:
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     held = GatedModel(ScriptedModel(echo))
     held.before.shut()
     second = await Harness.open(held, ledger=ledger, tools=[tool], ids="second")
@@ -162,7 +162,7 @@ async def test_recovering_twice_changes_nothing() -> None:
 async def test_writes_of_a_previous_owner_are_refused() -> None:
     """Epochs: the last server that opened the workspace owns it; the store refuses writes of earlier owners."""
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
     await again.workspace.engine.wait_until_idle(harness.session)
     before = list(await again.messages(harness.session))

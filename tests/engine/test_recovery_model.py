@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from engine.helpers import sleep_virtual
-from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, requests_in, shape, stored
+from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, read_stored, requests_in, shape
 from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import HoldfastError, OwnerChanged
 from holdfast.domain.events import RunComplete, RunCompleteEvent, decode_event
@@ -37,8 +37,7 @@ from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import SubagentType
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start
@@ -268,7 +267,7 @@ def check(before: Stored, after: Stored, acted: set[str]) -> None:
 async def history(dice: random.Random) -> Counter[str]:
     lived = History(dice)
     first = await lived.until_it_dies()
-    before = await stored(first)
+    before = await read_stored(first)
     # Only the write of the recovery is stored: the server is killed again at once.
     ends = any(run.outcome is None and outcome_of(run, before.runs) for run in before.runs.values())
     lived.ledger.left, lived.ledger.died = int(ends), asyncio.Event()
@@ -277,7 +276,7 @@ async def history(dice: random.Random) -> Counter[str]:
     await lived.ledger.died.wait()
     assert not opening.done()
     await lived.die(first)
-    after = await stored(first)
+    after = await read_stored(first)
     check(before, after, lived.acted)
     # A second recovery has nothing to do; waiting runs continue in their order.
     lived.ledger.left = 10**9
@@ -285,7 +284,7 @@ async def history(dice: random.Random) -> Counter[str]:
     assert third.workspace.recovered.ends == ()
     assert third.workspace.recovered.withdrawn == ()
     await third.workspace.engine.wait_until_idle(first.session)
-    last = await stored(third)
+    last = await read_stored(third)
     assert all(run.outcome for run in last.runs.values())
     order = [end.run_id for end in ends_in(last.bodies) if end.run_id in after.waiting]
     folded = {run.run_id for run in last.runs.values() if run.folded_into}
@@ -319,4 +318,4 @@ def test_recovery_agrees_with_the_reference_model(page: int, monkeypatch: pytest
     monkeypatch.setattr(recovery, "_PAGE_SIZE", page)
     met = sum((run_seeded(history, seed) for seed in range(90 if page == 500 else 12)), Counter[str]())
     if page == 500:
-        assert len(+met) >= 7, "the draw does not meet what it is made for any more"
+        assert len(+met) >= 7, "the random histories no longer cover the features"

@@ -244,11 +244,11 @@ class EngineComparison(RuleBasedStateMachine):
     def stored_states_agree(self) -> None:
         if not hasattr(self, "harness"):
             return
-        stored = self.do(self._stored())
+        stored = self.do(self._stored_runs())
         expected = {run.name: (run.host, run.outcome) for run in self.reference.runs.values()}
         assert stored == expected
 
-    async def _stored(self) -> dict[str, tuple[str, Outcome | None]]:
+    async def _stored_runs(self) -> dict[str, tuple[str, Outcome | None]]:
         runs = await self.ledger.runs(self.harness.workspace.record.id, None, _MANY, 0)
         return {run.run_id: (run.folded_into, run.outcome) for run in runs}
 

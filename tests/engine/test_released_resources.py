@@ -123,7 +123,7 @@ class FailingWorkspace:
             settings=settings,
             ledger=self.ledger,
             hooks=self.hooks,
-            extensions_ready=self._settled,
+            extensions_ready=self._extensions_ready,
         )
         current = self.harness.workspace.engine.run_context.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
@@ -138,7 +138,7 @@ class FailingWorkspace:
 
         return current
 
-    async def _settled(self) -> None:
+    async def _extensions_ready(self) -> None:
         if self.settled_error is not None:
             raise self.settled_error
 

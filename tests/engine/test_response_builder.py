@@ -33,7 +33,7 @@ def start(id: str, name: str = "tool") -> ToolCallStart:
     return ToolCallStart(ToolCallId(id), name)
 
 
-def more(id: str, text: str) -> ToolCallDelta:
+def arguments_delta(id: str, text: str) -> ToolCallDelta:
     return ToolCallDelta(ToolCallId(id), text)
 
 
@@ -42,10 +42,10 @@ def end(id: str) -> ToolCallEnd:
 
 
 def call(id: str, *arguments: str, name: str = "tool") -> list[StreamPart]:
-    return [start(id, name), *(more(id, piece) for piece in arguments), end(id)]
+    return [start(id, name), *(arguments_delta(id, piece) for piece in arguments), end(id)]
 
 
-def assembled(*parts: StreamPart, taken: frozenset[ToolCallId] = frozenset()) -> tuple[ResponseBuilder, list[Growth]]:
+def assemble(*parts: StreamPart, taken: frozenset[ToolCallId] = frozenset()) -> tuple[ResponseBuilder, list[Growth]]:
     """Return the response after these parts, and all published changes; the time is 1 until text or a call arrives,
     then 2.
     """
@@ -60,10 +60,10 @@ def assembled(*parts: StreamPart, taken: frozenset[ToolCallId] = frozenset()) ->
 
 
 def parts_of(*parts: StreamPart) -> tuple[Part, ...]:
-    return assembled(*parts)[0].message().parts
+    return assemble(*parts)[0].message().parts
 
 
-def closed(text: str, signature: str = "") -> ReasoningPart:
+def closed_reasoning(text: str, signature: str = "") -> ReasoningPart:
     return reasoning_part(text, finished_at=2, signature=signature)
 
 
@@ -71,7 +71,7 @@ def closed(text: str, signature: str = "") -> ReasoningPart:
 
 
 def test_text_grows_by_deltas() -> None:
-    assembly, growth = assembled(TextDelta("Hel"), TextDelta("lo 😀"), TextDelta("!"))
+    assembly, growth = assemble(TextDelta("Hel"), TextDelta("lo 😀"), TextDelta("!"))
     assert assembly.message().parts == (text_part("Hello 😀!"),)
     assert isinstance(growth[0], MessagePart)
     assert [(item.offset, item.text) for item in growth[1:] if isinstance(item, MessageDelta)] == [
@@ -97,7 +97,7 @@ def test_one_leading_newline_is_removed(pieces: list[str], text: str) -> None:
 
 
 def test_newline_after_another_part_is_kept() -> None:
-    assert parts_of(ReasoningDelta("hm"), TextDelta("\nhi")) == (closed("hm"), text_part("\nhi"))
+    assert parts_of(ReasoningDelta("hm"), TextDelta("\nhi")) == (closed_reasoning("hm"), text_part("\nhi"))
 
 
 def test_empty_text_creates_no_part() -> None:
@@ -108,27 +108,27 @@ def test_empty_text_creates_no_part() -> None:
 
 
 def test_reasoning_is_closed_when_text_begins() -> None:
-    assembly, growth = assembled(ReasoningDelta("h"), ReasoningDelta("m"), TextDelta("hi"))
-    assert assembly.message().parts == (closed("hm"), text_part("hi"))
+    assembly, growth = assemble(ReasoningDelta("h"), ReasoningDelta("m"), TextDelta("hi"))
+    assert assembly.message().parts == (closed_reasoning("hm"), text_part("hi"))
     assert [item.content for item in growth if isinstance(item, MessagePart)] == [
         reasoning_part("h"),
-        closed("hm"),
+        closed_reasoning("hm"),
         text_part("hi"),
     ]
 
 
 def test_reasoning_is_closed_when_a_call_begins() -> None:
-    assert parts_of(ReasoningDelta("hm"), start("c")) == (closed("hm"), call_part("c", "", finished=False))
+    assert parts_of(ReasoningDelta("hm"), start("c")) == (closed_reasoning("hm"), call_part("c", "", finished=False))
 
 
 def test_reasoning_is_closed_at_the_end() -> None:
     assert parts_of(ReasoningDelta("hm")) == (reasoning_part("hm"),)
-    assert parts_of(ReasoningDelta("hm"), STOP) == (closed("hm"),)
+    assert parts_of(ReasoningDelta("hm"), STOP) == (closed_reasoning("hm"),)
 
 
 def test_reasoning_and_text_keep_their_order() -> None:
     parts = parts_of(ReasoningDelta("1"), TextDelta("2"), ReasoningDelta("3"), TextDelta("4"), *call("c"), STOP)
-    assert parts == (closed("1"), text_part("2"), closed("3"), text_part("4"), call_part("c"))
+    assert parts == (closed_reasoning("1"), text_part("2"), closed_reasoning("3"), text_part("4"), call_part("c"))
 
 
 def test_signatures_and_redacted_reasoning_are_kept() -> None:
@@ -147,7 +147,7 @@ def test_redacted_reasoning_alone_is_reasoning() -> None:
 
 
 def test_arguments_are_shown_when_they_are_complete() -> None:
-    assembly, growth = assembled(*call("c1", '{"a"', ":1}", name="view"))
+    assembly, growth = assemble(*call("c1", '{"a"', ":1}", name="view"))
     assert [json_of(item.content) for item in growth if isinstance(item, MessagePart)] == [
         '{"type":"tool_call","data":{"id":"c1","name":"view","input":""}}',
         '{"type":"tool_call","data":{"id":"c1","name":"view","input":"{\\"a\\":1}","finished":true}}',
@@ -162,29 +162,39 @@ def test_missing_arguments_become_an_empty_object() -> None:
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "null", '"text"', "1", "{}{}", "{'a':1}"])
 def test_arguments_other_than_an_object_become_empty_and_are_marked(arguments: str) -> None:
-    assembly, _ = assembled(*call("c1", arguments), *call("c2", '{"a":1}'))
+    assembly, _ = assemble(*call("c1", arguments), *call("c2", '{"a":1}'))
     assert assembly.message().parts == (call_part("c1"), call_part("c2", '{"a":1}'))
     assert assembly.malformed_calls == {"c1"}
 
 
 def test_calls_may_be_interleaved() -> None:
-    parts = parts_of(start("a"), start("b"), more("a", '{"x"'), more("b", "{}"), more("a", ":1}"), end("b"), end("a"))
+    parts = parts_of(
+        start("a"),
+        start("b"),
+        arguments_delta("a", '{"x"'),
+        arguments_delta("b", "{}"),
+        arguments_delta("a", ":1}"),
+        end("b"),
+        end("a"),
+    )
     assert parts == (call_part("a", '{"x":1}'), call_part("b"))
 
 
 def test_a_call_without_an_end_is_completed_with_the_stream() -> None:
-    assembly, _ = assembled(start("a"), more("a", '{"x":1}'), start("b"), more("b", "{"), FinishedPart("tool_calls"))
+    assembly, _ = assemble(
+        start("a"), arguments_delta("a", '{"x":1}'), start("b"), arguments_delta("b", "{"), FinishedPart("tool_calls")
+    )
     assert assembly.message().parts == (call_part("a", '{"x":1}'), call_part("b"))
     assert assembly.malformed_calls == {"b"}
 
 
 def test_incomplete_call_stays_open() -> None:
-    assert parts_of(start("a"), more("a", '{"x":1}')) == (call_part("a", "", finished=False),)
+    assert parts_of(start("a"), arguments_delta("a", '{"x":1}')) == (call_part("a", "", finished=False),)
 
 
 def test_ids_are_unique_within_a_turn() -> None:
     taken = frozenset({ToolCallId("a"), ToolCallId("call")})
-    assembly, _ = assembled(*call("a"), *call("a"), *call("a-2"), *call(""), *call(""), taken=taken)
+    assembly, _ = assemble(*call("a"), *call("a"), *call("a-2"), *call(""), *call(""), taken=taken)
     ids = [made.id for made in assembly.message().tool_calls]
     assert len(set(ids) - taken) == 5
     assert all(ids)
@@ -193,8 +203,8 @@ def test_ids_are_unique_within_a_turn() -> None:
 @pytest.mark.parametrize("id", ["same", ""])
 def test_calls_with_the_same_id_get_unique_ids(id: str) -> None:
     """Some providers send no ids, or the same ones again."""
-    assembly, _ = assembled(
-        *call(id, "{"), *call(id, '{"n":2}'), start(id), more(id, '{"n":3}'), *call(id, '{"n":4}'), STOP
+    assembly, _ = assemble(
+        *call(id, "{"), *call(id, '{"n":2}'), start(id), arguments_delta(id, '{"n":3}'), *call(id, '{"n":4}'), STOP
     )
     made = assembly.message().tool_calls
     assert [item.input for item in made] == ["{}", '{"n":2}', '{"n":3}', '{"n":4}']
@@ -206,25 +216,25 @@ def test_calls_with_the_same_id_get_unique_ids(id: str) -> None:
 
 
 def test_usage_and_finish_are_kept() -> None:
-    assembly, growth = assembled(UsagePart(Usage(1, 2)), FinishedPart("length"))
+    assembly, growth = assemble(UsagePart(Usage(1, 2)), FinishedPart("length"))
     assert (assembly.usage, assembly.finish, growth) == (Usage(1, 2), "length", [])
 
 
 def test_a_finish_part_is_last_and_optional() -> None:
-    assembly, _ = assembled(TextDelta("hi"), STOP)
+    assembly, _ = assemble(TextDelta("hi"), STOP)
     assert assembly.message(Finish("end_turn", 5)).parts == (text_part("hi"), FinishPart(Finish("end_turn", 5)))
     assert assembly.message().parts == (text_part("hi"),)
 
 
 def test_open_parts_return_the_current_parts() -> None:
-    assembly, _ = assembled(ReasoningDelta("a"), TextDelta("b"), TextDelta("c"), start("d"))
+    assembly, _ = assemble(ReasoningDelta("a"), TextDelta("b"), TextDelta("c"), start("d"))
     parts = assembly.open_parts()
     assert tuple(item.content for item in parts) == assembly.message().parts
     assert [item.part for item in parts] == [0, 1, 2]
 
 
 def test_size_counts_the_text_that_was_fed() -> None:
-    assembly, _ = assembled(ReasoningDelta("abc"), TextDelta("de"), *call("c", '{"a"', ":1}"))
+    assembly, _ = assemble(ReasoningDelta("abc"), TextDelta("de"), *call("c", '{"a"', ":1}"))
     assert assembly.size == 3 + 2 + 7
 
 
@@ -256,8 +266,8 @@ def _stream(acts: list[tuple[str, str]], cuts: list[list[int]]) -> list[StreamPa
 @settings(deadline=None)
 @given(_acts(), st.lists(_cuts, min_size=6, max_size=6))
 def test_message_is_independent_of_chunk_boundaries(acts: list[tuple[str, str]], cuts: list[list[int]]) -> None:
-    whole, _ = assembled(*_stream(acts, []))
-    pieces, _ = assembled(*_stream(acts, cuts))
+    whole, _ = assemble(*_stream(acts, []))
+    pieces, _ = assemble(*_stream(acts, cuts))
     assert pieces.message() == whole.message()
     spoken = "".join(text for kind, text in acts if kind == "text")
     assert text_of(pieces.message()) in (spoken, spoken.removeprefix("\n"))
@@ -277,7 +287,7 @@ _stray: st.SearchStrategy[StreamPart] = st.one_of(
 @given(st.lists(_stray, max_size=20), st.sampled_from(["stop", "tool_calls", "other"]))
 def test_published_changes_add_up_to_the_message(parts: list[StreamPart], reason: StepFinish) -> None:
     """`assembled` compares after each part."""
-    assembly, _ = assembled(*parts, FinishedPart(reason))
+    assembly, _ = assemble(*parts, FinishedPart(reason))
     made = assembly.message().tool_calls
     assert all(item.finished for item in made)
     assert len({item.id for item in made}) == len(made)

@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import Deadlock, every_schedule, run_schedule, run_seeded
-from trials.schedules import Life, try_schedule
+from trials.schedules import Schedule, try_schedule
 
 SCHEDULES = 2_400
 CHUNK = 200
@@ -28,7 +28,7 @@ def test_the_schedules_cover_the_intended_situations() -> None:
     met: Counter[str] = Counter()
 
     async def live(dice: random.Random) -> None:
-        life = Life(dice)
+        life = Schedule(dice)
         await life.live()
         met["refused"] += life.witness.refused
         met["cancelled"] += len(life.witness.cancelled)

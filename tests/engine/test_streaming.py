@@ -11,8 +11,7 @@ from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
 from holdfast.domain.messages import ReasoningPart, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import Harness

@@ -23,17 +23,17 @@ from holdfast.testing.seeded_loop import in_virtual_time
 TASK = SubagentTask("look for it", "A helper's session")
 
 
-async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+async def start_subagent(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
     return ToolOutcome(
         await context.run_subagent(msgspec.structs.replace(TASK, kind=str(arguments.get("kind", "task"))))
     )
 
 
 def agent_tool() -> SimpleTool:
-    return SimpleTool("agent", send, is_parallel=True)
+    return SimpleTool("agent", start_subagent, is_parallel=True)
 
 
-def scripted(subagent: Step, *, calls: int = 1) -> ScriptedModel:
+def subagent_model(subagent: Step, *, calls: int = 1) -> ScriptedModel:
     """Start sub-agents, then repeat their results; a sub-agent plays its own step."""
 
     def script(request: ModelRequest) -> Step:
@@ -46,7 +46,7 @@ def scripted(subagent: Step, *, calls: int = 1) -> ScriptedModel:
     return ScriptedModel(script, info=ModelInfo("test", "m", price=Price(output=1_000_000.0)))
 
 
-async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> Harness:
+async def open_harness(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> Harness:
     tools = FixedTools(helper_tools)
     harness = await Harness.open(FixedModels(model, small), tools=[agent_tool()], settings=PATIENT)
     harness.workspace.engine.run_context.subagents.add("task", SubagentType(tools))
@@ -60,8 +60,8 @@ async def children(harness: Harness) -> list[SessionId]:
 
 
 async def test_a_sub_agent_runs_in_a_child_session() -> None:
-    model = scripted(Step((Say("it is in a.py"),)))
-    harness = await opened(model)
+    model = subagent_model(Step((Say("it is in a.py"),)))
+    harness = await open_harness(model)
     await harness.prompt("find it", "r1")
     await harness.quiet()
     assert harness.end_of("r1").text == "results: it is in a.py"
@@ -76,8 +76,8 @@ async def test_a_sub_agent_runs_in_a_child_session() -> None:
 
 
 async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
-    model = scripted(Step((Say("found"),)))
-    harness = await opened(model, SimpleTool("view", send))
+    model = subagent_model(Step((Say("found"),)))
+    harness = await open_harness(model, SimpleTool("view", start_subagent))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     first, subagent, _ = model.requests
@@ -91,7 +91,7 @@ async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
 async def test_sub_agent_type_may_use_the_small_model() -> None:
     small = ScriptedModel([Step((Say("from the small one"),))])
     steps = [Step((Call("agent", '{"kind":"fetch"}'),)), Step((Say("done"),))]
-    harness = await opened(ScriptedModel(steps), small=small)
+    harness = await open_harness(ScriptedModel(steps), small=small)
     await harness.prompt("find it", "r1")
     await harness.quiet()
     assert [result.content for result in results_of(await harness.messages())] == ["from the small one"]
@@ -111,7 +111,7 @@ async def test_parallel_sub_agents_end_once_each() -> None:
             return Step((Say("yes"),)) if request.messages[-1].role == "tool" else Step((Call("look"),))
         return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step((Call("agent"), Call("agent")))
 
-    harness = await opened(ScriptedModel(script), SimpleTool("look", wait))
+    harness = await open_harness(ScriptedModel(script), SimpleTool("look", wait))
     await harness.prompt("find it", "r1")
     await gate.reached.wait()
     gate.open()
@@ -124,7 +124,7 @@ async def test_parallel_sub_agents_end_once_each() -> None:
 
 async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
     tool = GatedTool("look")
-    harness = await opened(scripted(Step((Call("look"),))), tool)
+    harness = await open_harness(subagent_model(Step((Call("look"),))), tool)
     await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await harness.cancel()
@@ -140,8 +140,12 @@ def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None
     """Storing the sub-agent takes longer than the grace of its parent run."""
 
     async def main() -> None:
-        ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
-        model = scripted(Step((Call("look"),)))
+        ledger, tool, agent = (
+            GatedLedger(),
+            GatedTool("look"),
+            SimpleTool("agent", start_subagent, is_parallel=is_parallel),
+        )
+        model = subagent_model(Step((Call("look"),)))
         harness = await Harness.open(FixedModels(model), tools=[agent], ledger=ledger)
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([tool])))
         await harness.prompt("find it", "r1")
@@ -174,7 +178,9 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
             await gone()
         return ToolOutcome("")
 
-    harness = await Harness.open(scripted(Step((Call("look"),))), tools=[agent_tool()], settings=PATIENT, ledger=ledger)
+    harness = await Harness.open(
+        subagent_model(Step((Call("look"),))), tools=[agent_tool()], settings=PATIENT, ledger=ledger
+    )
     harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
     await harness.prompt("find it", "r1")
     await at_work.reached.wait()
@@ -189,7 +195,7 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
 
 
 async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
-    harness = await opened(scripted(Step((Fail("no such model"),))))
+    harness = await open_harness(subagent_model(Step((Fail("no such model"),))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -201,7 +207,7 @@ async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
 
 @pytest.mark.parametrize("acts", [(), (Say("   "),)], ids=["nothing", "spaces"])
 async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]) -> None:
-    harness = await opened(scripted(Step(acts)))
+    harness = await open_harness(subagent_model(Step(acts)))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -210,7 +216,7 @@ async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]
 
 
 async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
-    harness = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
+    harness = await open_harness(subagent_model(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     session = await harness.ledger.session(harness.workspace.record.id, harness.session)
@@ -220,7 +226,7 @@ async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
 
 
 async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
-    harness = await opened(scripted(Step((Say("found"),))))
+    harness = await open_harness(subagent_model(Step((Say("found"),))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (child,) = await children(harness)
@@ -230,7 +236,7 @@ async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
 
 
 async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
-    harness = await Harness.open(scripted(Step((Say("never"),))), tools=[agent_tool()], settings=PATIENT)
+    harness = await Harness.open(subagent_model(Step((Say("never"),))), tools=[agent_tool()], settings=PATIENT)
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -241,7 +247,7 @@ async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
 
 async def test_shutdown_ends_parent_and_sub_agent() -> None:
     tool = GatedTool("look")
-    harness = await opened(scripted(Step((Call("look"),))), tool)
+    harness = await open_harness(subagent_model(Step((Call("look"),))), tool)
     await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await harness.close()

@@ -15,8 +15,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.retries import RetryPolicy
-from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Limits, Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import Harness

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, info, message, session_of, text_part, wait_until
+from engine.helpers import PATIENT, info, message, session_of, text_part
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
@@ -13,7 +13,7 @@ from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedModel
+from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
@@ -24,16 +24,16 @@ def title_model(title: str, usage: Usage | None = None) -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Say(title),), usage or Usage()), info=info(price=Price(output=1_000_000.0)))
 
 
-def broken() -> ScriptedModel:
+def failing_model() -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Fail(),)))
 
 
-async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
+async def titled_harness(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
     """Return the harness after its first turn and title."""
     harness = await Harness.open(FixedModels(large or title_model("the answer"), small), settings=TITLED)
     await harness.prompt(prompt, "r1")
     await harness.quiet()
-    await wait_until(lambda: titles(harness) != [])
+    await until(lambda: titles(harness) != [])
     return harness
 
 
@@ -86,27 +86,27 @@ async def test_truncated_title_is_discarded(step: Step) -> None:
 
 
 async def test_small_model_generates_the_title() -> None:
-    harness = await titled(title_model("A boat", Usage(output_tokens=2)))
+    harness = await titled_harness(title_model("A boat", Usage(output_tokens=2)))
     session = await session_of(harness)
     assert session.title == "A boat"
     assert session.cost == pytest.approx(2.0)
     assert session.completion_tokens != 2, "the size of the conversation is not the title's"
 
 
-@pytest.mark.parametrize("small", [broken(), ProviderError("none")])
+@pytest.mark.parametrize("small", [failing_model(), ProviderError("none")])
 async def test_large_model_is_the_fallback(small: Model | Exception) -> None:
-    harness = await titled(small, title_model("Large words"))
+    harness = await titled_harness(small, title_model("Large words"))
     assert titles(harness) == ["Large words"]
 
 
 async def test_without_any_model_the_prompt_is_the_title() -> None:
-    harness = await titled(broken(), broken())
+    harness = await titled_harness(failing_model(), failing_model())
     assert titles(harness) == [fallback_title(LONG)]
     assert [notice.error for notice in harness.notices() if notice.type == "error"] == [harness.end_of("r1").error]
 
 
 async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
-    assert titles(await titled(title_model("<think>hm</think> "))) == [fallback_title(LONG)]
+    assert titles(await titled_harness(title_model("<think>hm</think> "))) == [fallback_title(LONG)]
 
 
 async def test_only_the_first_prompt_generates_a_title() -> None:
@@ -115,7 +115,7 @@ async def test_only_the_first_prompt_generates_a_title() -> None:
     for number in (1, 2):
         await harness.prompt(LONG, f"r{number}")
         await harness.quiet()
-        await wait_until(lambda: titles(harness) == ["A boat"])
+        await until(lambda: titles(harness) == ["A boat"])
     await harness.close()
     assert len(small.requests) == 1
 
@@ -132,7 +132,7 @@ async def test_cancel_of_the_turn_does_not_cancel_the_title() -> None:
     await harness.quiet()
     assert titles(harness) == []
     small.before.open()
-    await wait_until(lambda: titles(harness) == ["A boat"])
+    await until(lambda: titles(harness) == ["A boat"])
     assert harness.end_of("r1").outcome == "cancelled"
 
 

@@ -6,16 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.helpers import (
-    PATIENT,
-    RecordingLedger,
-    calls,
-    fixed_tool,
-    results_of,
-    run_other_tasks,
-    run_to_end,
-    wait_until,
-)
+from engine.helpers import PATIENT, RecordingLedger, calls, fixed_tool, results_of, run_other_tasks, run_to_end
 from holdfast.domain.errors import StorageUnavailable, ToolError
 from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.ledger import PutMessage
@@ -25,7 +16,7 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedTool, SimpleTool
+from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.write import Write
 
@@ -73,7 +64,7 @@ async def test_parallel_calls_run_together_up_to_their_limit(settings: EngineSet
     tool = GatedTool("tool", is_parallel=True)
     harness = await Harness.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool], settings=settings)
     await harness.prompt("go", "r1")
-    await wait_until(lambda: tool.running == most)
+    await until(lambda: tool.running == most)
     await run_other_tasks()
     assert tool.started == most
     tool.gate.open()
@@ -292,7 +283,7 @@ async def test_parallel_calls_waiting_for_a_slot_never_start_after_a_cancel() ->
     tool = GatedTool("tool", is_parallel=True)
     harness = await Harness.open(ScriptedModel([Step(calls("tool", 9))]), tools=[tool], settings=PATIENT)
     await harness.prompt("go", "r1")
-    await wait_until(lambda: tool.running == 5)
+    await until(lambda: tool.running == 5)
     await harness.cancel()
     await harness.quiet()
     assert (tool.started, tool.running) == (5, 0)
@@ -378,7 +369,7 @@ async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() 
     await harness.quiet()
     published = len(harness.published.events)
     freed.set()
-    await wait_until(lambda: bool(outcome))
+    await until(lambda: bool(outcome))
     await run_other_tasks()
     assert outcome == ["TurnClosed"]
     assert len(harness.published.events) == published

@@ -12,7 +12,7 @@ from holdfast.testing.harness import Harness
 PRICE = Price(input=1_000_000.0, output=10_000_000.0, cache_read=100_000.0, cache_write=10_000.0)
 
 
-async def used(*usages: Usage) -> Session:
+async def session_after(*usages: Usage) -> Session:
     """Return the session after a run whose steps report this usage."""
     steps = [Step((Call("tool"),), usage) for usage in usages[:-1]]
     model = ScriptedModel([*steps, Step((Say("done"),), usages[-1])], info=info(price=PRICE))
@@ -20,26 +20,26 @@ async def used(*usages: Usage) -> Session:
 
 
 async def test_reported_usage_is_the_size_of_the_context() -> None:
-    session = await used(Usage(input_tokens=5, output_tokens=3))
+    session = await session_after(Usage(input_tokens=5, output_tokens=3))
     assert (session.prompt_tokens, session.completion_tokens) == (5, 3)
     assert session.cost == pytest.approx(35.0)
     assert not session.estimated_usage
 
 
 async def test_cached_tokens_are_part_of_the_context_and_have_their_own_price() -> None:
-    session = await used(Usage(5, 3, cache_read_tokens=20, cache_write_tokens=100))
+    session = await session_after(Usage(5, 3, cache_read_tokens=20, cache_write_tokens=100))
     assert (session.prompt_tokens, session.completion_tokens) == (25, 3)
     assert session.cost == pytest.approx(5 + 30 + 2 + 1)
 
 
 async def test_counters_are_replaced_and_costs_add_up() -> None:
-    session = await used(Usage(5, 3), Usage(9, 1), Usage(11, 2))
+    session = await session_after(Usage(5, 3), Usage(9, 1), Usage(11, 2))
     assert (session.prompt_tokens, session.completion_tokens) == (11, 2)
     assert session.cost == pytest.approx(25 + 60)
 
 
 async def test_zero_keeps_the_previous_value() -> None:
-    session = await used(Usage(5, 3), Usage(input_tokens=9), Usage(output_tokens=4))
+    session = await session_after(Usage(5, 3), Usage(input_tokens=9), Usage(output_tokens=4))
     assert (session.prompt_tokens, session.completion_tokens) == (9, 4)
 
 
@@ -53,7 +53,7 @@ async def test_costs_add_up_over_runs() -> None:
 
 
 async def test_unreported_usage_is_estimated_and_costs_nothing() -> None:
-    session = await used(Usage())
+    session = await session_after(Usage())
     assert session.estimated_usage
     assert session.cost == 0.0
     assert session.completion_tokens == 1
@@ -81,7 +81,7 @@ async def test_an_estimate_of_the_input_contains_the_system_prompt() -> None:
 
 
 async def test_a_report_ends_the_estimate() -> None:
-    session = await used(Usage(), Usage(7, 1))
+    session = await session_after(Usage(), Usage(7, 1))
     assert not session.estimated_usage
     assert session.prompt_tokens == 7
 

@@ -13,6 +13,7 @@ from holdfast.http11.messages import ConnectionBroken
 from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import in_virtual_time
+from stream_servers import stream_server
 
 ORIGIN = Origin("127.0.0.1", 80, is_secure=False)
 KEEP_SECONDS = 50.0
@@ -342,7 +343,9 @@ class CountedWatchdog(RequestWatchdog):
 
 
 @pytest.mark.parametrize("ending", ["answered", "not reached", "broken", "cancelled"])
-async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_default_watchdog_ends_with_its_request(
+    ending: str, reserved_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No timer outlives a request, however it ends."""
     made: list[CountedWatchdog] = []
     monkeypatch.setattr(CountedWatchdog, "made", made, raising=False)
@@ -358,13 +361,8 @@ async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch
             writer.write(WHOLE if ending == "answered" else b"nonsense\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    if ending == "not reached":
-        server.close()
-        await server.wait_closed()
-    async with httpx_transport.make_client(is_direct=True) as client:
-        asking = start(client.get(f"http://127.0.0.1:{port}/"))
+    async with stream_server(serve) as port, httpx_transport.make_client(is_direct=True) as client:
+        asking = start(client.get(f"http://127.0.0.1:{reserved_port if ending == 'not reached' else port}/"))
         if ending == "cancelled":
             await is_asked.wait()
             asking.cancel()
@@ -374,4 +372,3 @@ async def test_a_default_watchdog_ends_with_its_request(ending: str, monkeypatch
         elif ending != "cancelled":
             assert isinstance(asking.exception(), httpx2.TransportError)
         assert [watch.is_over for watch in made] == [True]
-    server.close()

@@ -55,14 +55,14 @@ def abort(watch: RequestWatchdog, _: AbortCounter) -> None:
 
 NEVER = -1.0
 ROWS: dict[str, tuple[float, float, tuple[tuple[float, Act], ...], float]] = {
-    "nothing ever comes": (10, 3, (), 10),
+    "nothing is ever received": (10, 3, (), 10),
     "the first piece may take less than the others": (3, 10, (), 3),
     "a head counts, but does not begin the answer": (10, 3, ((4, note),), 14),
     "a piece begins the answer": (10, 3, ((4, touch),), 7),
     "a piece at once": (10, 3, ((0, touch),), 3),
     "pieces just in time": (10, 3, ((4, touch), (6.9, touch), (9.8, touch)), 12.8),
-    "what nobody has taken is no silence": (10, 3, ((1, touch), (2, unread), (9, read)), 10),
-    "silence after all was taken": (10, 3, ((1, touch), (1.5, unread), (2, read)), 4),
+    "unread data is not a stall": (10, 3, ((1, touch), (2, unread), (9, read)), 10),
+    "stall after all data was read": (10, 3, ((1, touch), (1.5, unread), (2, read)), 4),
     "finished before": (10, 3, ((9, finish),), NEVER),
     "finished after a piece": (10, 3, ((1, touch), (3.9, finish)), NEVER),
     "hung up before": (10, 3, ((9, abort),), NEVER),
@@ -87,7 +87,7 @@ def test_time_of_a_detected_stall(name: str) -> None:
 
     at, has_stalled, ends = in_virtual_time(main)
     # It checks at most once per shorter timeout after data was left unread.
-    assert at == pytest.approx(expected, abs=3 if "taken" in name else 1e-6)
+    assert at == pytest.approx(expected, abs=3 if "data" in name else 1e-6)
     assert has_stalled == (expected != NEVER)
     assert ends == (0 if "finished" in name else 1)
 

@@ -81,6 +81,7 @@ class ModelServer:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._count = 0
+        self.is_closed = False
         self._arrived = asyncio.Event()
         self.requests: list[RecordedRequest] = []
         self.pages: dict[str, object] = {}
@@ -123,6 +124,7 @@ class ModelServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
+        self.is_closed = True
         self._server.close()
         self._tasks.cancel_all()
         for connection in tuple(self._connections):
@@ -183,6 +185,8 @@ class _Connection(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._number = self._server.connection_opened(self)
+        if self._server.is_closed:
+            self.drop()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

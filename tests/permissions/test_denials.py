@@ -12,7 +12,7 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import BadRule, RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
-from trials.command_spellings import SpellingStage, damaged_line, spell_program, spell_write
+from trials.command_spellings import SpellingProject, damaged_line, spell_program, spell_write
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
 TABLES = read_tables("denied.txt")
@@ -185,21 +185,21 @@ def test_generated_spellings_are_stopped(tmp_path: Path, spell: object) -> None:
     """A sample of what `scripts/long` tries with fresh seeds; bash confirms that most of the lines would have the
     effect.
     """
-    stage = SpellingStage(tmp_path)
+    project = SpellingProject(tmp_path)
     dice = random.Random(20261117)
-    lines = [(spell_program if spell is spell_program else spell_write)(dice, stage) for _ in range(400)]
-    assert [line for line in lines if not stage.is_stopped(line) and stage.is_violated(line)] == []
+    lines = [(spell_program if spell is spell_program else spell_write)(dice, project) for _ in range(400)]
+    assert [line for line in lines if not project.is_stopped(line) and project.is_violated(line)] == []
     some = [line for line in lines if len(line) < 200 and "sleep" not in line][:20]
-    assert sum(stage.is_violated(line) for line in some) > len(some) / 2
+    assert sum(project.is_violated(line) for line in some) > len(some) / 2
 
 
 def test_generated_data_is_not_stopped(tmp_path: Path) -> None:
-    stage = SpellingStage(tmp_path)
+    project = SpellingProject(tmp_path)
     dice = random.Random(20261117)
     lines = [damaged_line(dice) for _ in range(150)]
-    free = [line for line in lines if not stage.is_stopped(line)]
+    free = [line for line in lines if not project.is_stopped(line)]
     assert len(free) > 20
-    assert [line for line in free if stage.is_violated(line)] == []
+    assert [line for line in free if project.is_violated(line)] == []
 
 
 @pytest.mark.parametrize("rule", ["write", "write(*)", "Write(*)", "edit(**)"])

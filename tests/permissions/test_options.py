@@ -56,7 +56,7 @@ def rules() -> RuleSet:
     return rules_of(PermissionSettings())
 
 
-def refused(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
+def options_that_ask(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
     """Return the options with which the program needs an approval. One line has a command for each of them."""
     operand = OPERANDS.get(program, "a.txt")
     commands = {f"{program} {option} {operand}".strip(): option for option in options}
@@ -72,16 +72,18 @@ def refused(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize("program", TABLE)
 def test_options_that_need_no_approval(rules: RuleSet, program: str) -> None:
     alone, joined, long = TABLE[program]
-    assert refused(rules, program, (f"-{letter}" for letter in LETTERS)) == {f"-{x}" for x in LETTERS if x not in alone}
-    with_value = refused(rules, program, (f"-{letter}%" for letter in LETTERS))
+    assert options_that_ask(rules, program, (f"-{letter}" for letter in LETTERS)) == {
+        f"-{x}" for x in LETTERS if x not in alone
+    }
+    with_value = options_that_ask(rules, program, (f"-{letter}%" for letter in LETTERS))
     assert with_value == {f"-{letter}%" for letter in LETTERS if letter not in joined}
     names = [name.rstrip("=") for name in long]
-    assert refused(rules, program, (f"--{name}" for name in names)) == set()
-    assert refused(rules, program, (f"--{name}=x" for name in names)) == set()
+    assert options_that_ask(rules, program, (f"--{name}" for name in names)) == set()
+    assert options_that_ask(rules, program, (f"--{name}=x" for name in names)) == set()
     # The value is the next word, which is neither a path nor an option.
     plain = {f"--{name} ../{name}" for name in long if not name.endswith("=")}
     valued = {f"--{name} ../{name}" for name in names} - plain
     paths = {f"--{name} ../{name}" for name in PATHLESS.get(program, ())} if program in PATHLESS else plain
-    assert refused(rules, program, {*plain, *valued}) == paths
+    assert options_that_ask(rules, program, {*plain, *valued}) == paths
     unknown = {*(name[:-1] for name in names), "output", "exec", "files0-from", "pre"} - set(names)
-    assert refused(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}
+    assert options_that_ask(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}

@@ -91,7 +91,7 @@ def bash(line: str, directory: Path) -> Permit:
     return Permit("bash", "execute", str(directory), "", {"command": line}, line)
 
 
-def saved(top: Path, line: str, directory: str = "w") -> tuple[str, ...]:
+def saved_by_always(top: Path, line: str, directory: str = "w") -> tuple[str, ...]:
     return rules(top).judge(bash(line, top / directory)).saves
 
 
@@ -101,7 +101,7 @@ def judge(top: Path, line: str, directory: str, *allow: str, root: str = "w") ->
 
 @pytest.mark.parametrize("line", SAVED)
 def test_saved_rule_applies_only_in_its_directory(top: Path, line: str) -> None:
-    allow = saved(top, line)
+    allow = saved_by_always(top, line)
     assert allow, line
     assert all(f" in {top}/w" in rule for rule in allow)
     assert judge(top, line, "w", *allow) == "allow"
@@ -115,7 +115,7 @@ def test_saved_rule_applies_only_in_its_directory(top: Path, line: str) -> None:
 
 
 def test_saved_rule_after_a_cd_applies_in_the_target_directory(top: Path) -> None:
-    allow = saved(top, "cd sub && ./run.sh")
+    allow = saved_by_always(top, "cd sub && ./run.sh")
     assert allow == (f"bash(./run.sh) in {top}/w/sub using {top}/w/sub/run.sh",)
     assert judge(top, "cd sub && ./run.sh", "w", *allow) == "allow"
     assert judge(top, "./run.sh", "w/sub", *allow) == "allow"
@@ -130,8 +130,8 @@ def test_saved_rule_after_a_cd_applies_in_the_target_directory(top: Path) -> Non
     ):
         # If the directory does not exist, the last command runs here.
         assert judge(top, line, "w", *allow) == "ask", line
-    assert saved(top, "cd sub; ./run.sh") == ()
-    assert saved(top, "(cd sub && ./run.sh)") == ()
+    assert saved_by_always(top, "cd sub; ./run.sh") == ()
+    assert saved_by_always(top, "(cd sub && ./run.sh)") == ()
 
 
 def test_changed_link_needs_a_new_approval(top: Path) -> None:
@@ -140,7 +140,7 @@ def test_changed_link_needs_a_new_approval(top: Path) -> None:
     (project / "tool").symlink_to("run.sh")
     (project / "log").symlink_to("a")
     lines = ("./tool", "./tool *.py", "make > log", "cd inner && make", "cd inner && make > out")
-    allow = {line: saved(top, line) for line in lines}
+    allow = {line: saved_by_always(top, line) for line in lines}
     for line in lines:
         assert allow[line]
         assert judge(top, line, "w", *allow[line]) == "allow", line
@@ -156,7 +156,7 @@ def test_saved_rules_in_directories_with_unusual_names(top: Path, name: str) -> 
     place = top / "w" / name
     place.mkdir(parents=True)
     (place / "run.sh").write_text("")
-    allow = saved(top, "./run.sh x", f"w/{name}")
+    allow = saved_by_always(top, "./run.sh x", f"w/{name}")
     assert judge(top, "./run.sh x", f"w/{name}", *allow) == "allow"
     assert judge(top, "./run.sh x", "w", *allow) == "ask"
     assert judge(top, "./run.sh x", "w/sub", *allow) == "ask"
@@ -242,19 +242,19 @@ def test_saved_rule_requires_the_same_input_assignments_and_quoting(
     top: Path, line: str, others: tuple[str, ...]
 ) -> None:
     """A script read from a pipe, a changed search path and a pattern are not part of a command's words."""
-    allow = saved(top, line)
+    allow = saved_by_always(top, line)
     assert judge(top, line, "w", *allow) == "allow"
     for other in others:
         assert judge(top, other, "w", *allow) == "ask", other
 
 
 def test_saved_rule_applies_when_the_output_is_piped(top: Path) -> None:
-    allow = saved(top, "make test")
+    allow = saved_by_always(top, "make test")
     for line in ("make test | tail -5", "make test 2>&1 | head", "ls && make test", "LC_ALL=C make test || echo no"):
         assert judge(top, line, "w", *allow) == "allow", line
 
 
 def test_saved_rules_do_not_combine_into_another_command(top: Path) -> None:
-    allow = (f"bash(export PATH=/x) in {top}/w", f"bash(source a) in {top}/w", *saved(top, "make"))
+    allow = (f"bash(export PATH=/x) in {top}/w", f"bash(source a) in {top}/w", *saved_by_always(top, "make"))
     for line in ("export PATH=/x && ls", "export PATH=/x && make", "source a && make", "source a; ls"):
         assert judge(top, line, "w", *allow) == "ask", line

@@ -10,7 +10,7 @@ from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
-from trials.unapproved_commands import UnaskedStage, hostile_line
+from trials.unapproved_commands import UnapprovedShell, hostile_line
 
 ASKS = read_tables("unasked.txt")
 ORDINARY = ASKS.pop("ordinary")
@@ -22,8 +22,8 @@ def rules_of(root: Path) -> RuleSet:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> UnaskedStage:
-    return UnaskedStage(tmp_path_factory.mktemp("unasked"))
+def shell(tmp_path_factory: pytest.TempPathFactory) -> UnapprovedShell:
+    return UnapprovedShell(tmp_path_factory.mktemp("unasked"))
 
 
 def test_ordinary_lines_need_no_approval(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_ordinary_lines_need_no_approval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ASKS)
-def test_lines_that_need_an_approval(shell: UnaskedStage, kind: str) -> None:
-    assert [line for line in ASKS[kind] if shell.is_unasked(line)] == []
+def test_lines_that_need_an_approval(shell: UnapprovedShell, kind: str) -> None:
+    assert [line for line in ASKS[kind] if shell.needs_no_approval(line)] == []
 
 
 def test_file_names_that_look_like_options_ask(tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ def test_workspace_at_the_root_directory() -> None:
         assert rules.judge(bash(line, "/")).decision == "ask"
 
 
-def test_generated_lines_have_no_unapproved_effect(shell: UnaskedStage) -> None:
+def test_generated_lines_have_no_unapproved_effect(shell: UnapprovedShell) -> None:
     """A sample of what `scripts/long` tries with fresh seeds."""
     dice = random.Random(20261117)
-    lines = [line for line in (hostile_line(dice, shell.outside) for _ in range(700)) if shell.is_unasked(line)]
+    lines = [line for line in (hostile_line(dice, shell.outside) for _ in range(700)) if shell.needs_no_approval(line)]
     assert len(lines) > 50
     assert [found for line in lines[:90] if (found := shell.violation(line))] == []
 
 
 def test_shell_detects_secrets_and_changes(tmp_path: Path) -> None:
     """A check that cannot fail would prove nothing."""
-    shell = UnaskedStage(tmp_path)
+    shell = UnapprovedShell(tmp_path)
     for line in ("cat way/key", "ps axeww", "git config --get user.name", "cat d/.x", "diff d .x"):
         assert "secret" in shell.violation(line), line
     assert "changes" in shell.violation("touch made")

@@ -63,12 +63,12 @@ def kinds(base: type[HoldfastError] = HoldfastError) -> Iterator[type[HoldfastEr
         yield from kinds(kind)
 
 
-def made(kind: type[HoldfastError], text: str | None) -> HoldfastError:
+def make_error(kind: type[HoldfastError], text: str | None) -> HoldfastError:
     return RunFolded(RunId(text or "r1")) if kind is RunFolded else kind(text)
 
 
 @pytest.fixture(scope="module")
-def known() -> list[type[HoldfastError]]:
+def known_errors() -> list[type[HoldfastError]]:
     """Return all error types of the package, in every module."""
     for package in ("domain", "protocol", "server", "engine", "storage", "config", "providers", "workspace"):
         root = importlib.import_module(f"holdfast.{package}")
@@ -79,18 +79,18 @@ def known() -> list[type[HoldfastError]]:
     return list(dict.fromkeys(kinds()))
 
 
-def test_every_error_has_a_row(known: list[type[HoldfastError]]) -> None:
-    ours = {kind.__name__ for kind in known if kind.__module__ in (errors.__name__, error_status.__name__)}
+def test_every_error_has_a_row(known_errors: list[type[HoldfastError]]) -> None:
+    ours = {kind.__name__ for kind in known_errors if kind.__module__ in (errors.__name__, error_status.__name__)}
     assert ours == set(STATUSES)
 
 
-def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: list[type[HoldfastError]]) -> None:
+def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known_errors: list[type[HoldfastError]]) -> None:
     wrong = []
-    for kind in known:
+    for kind in known_errors:
         if kind.__init__ not in (HoldfastError.__init__, RunFolded.__init__, errors.ProviderError.__init__):
             continue
         base = next(item.__name__ for item in kind.__mro__ if item.__name__ in STATUSES)
-        if status_of(made(kind, None)) != STATUSES[base]:
+        if status_of(make_error(kind, None)) != STATUSES[base]:
             wrong.append(kind.__name__)
     assert not wrong
 
@@ -98,7 +98,7 @@ def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: li
 def test_body_has_the_message_unless_the_error_is_internal() -> None:
     found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, error_status.__name__)}
     for kind in found:
-        body = problem_of(made(kind, SECRET)).message
+        body = problem_of(make_error(kind, SECRET)).message
         assert (SECRET in body) is (STATUSES[kind.__name__] != 500), kind
     for error in (ValueError(SECRET), OSError(1, SECRET), KeyError(SECRET), AssertionError(SECRET), RecursionError()):
         assert status_of(error) == 500
@@ -132,7 +132,7 @@ async def test_every_handler_error_has_the_same_body_format(caplog: pytest.LogCa
             server.manager, server.observers, server.application.server, {"version": handler}, stream
         )
         for is_leaving in (False, True):
-            errors_made = [made(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
+            errors_made = [make_error(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
             for error in (*errors_made, ValueError(SECRET)):
                 kind = type(error).__name__
                 status = STATUSES.get(kind, 500)

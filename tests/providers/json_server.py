@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["JsonServer", "json_server", "unused_port"]
+from stream_servers import stream_server
+
+__all__ = ["JsonServer", "json_server"]
 
 
 class JsonServer:
@@ -54,22 +56,7 @@ class JsonServer:
 
 @asynccontextmanager
 async def json_server() -> AsyncIterator[JsonServer]:
+    """Run a server without responses for the duration of the block."""
     server = JsonServer()
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
+    async with stream_server(server.serve) as server.port:
         yield server
-    finally:
-        server.held.set()
-        listener.close()
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-
-async def unused_port() -> int:
-    """Return a port without a listener."""
-    listener = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port: int = listener.sockets[0].getsockname()[1]
-    listener.close()
-    await listener.wait_closed()
-    return port

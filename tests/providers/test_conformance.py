@@ -296,7 +296,7 @@ async def test_error_in_the_middle_of_a_stream(adapter: AdapterCase) -> None:
 @pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
 async def test_silence_ends_in_a_stall(adapter: AdapterCase, phase: str) -> None:
     gate = Gate()
-    async with serving(held(phase, gate)) as server:
+    async with serving(reply_held_at(phase, gate)) as server:
         quick = ModelAccess(first_byte=0.2, between=0.05)
         with pytest.raises(ProviderError, match=r"came for 0\.(2|05) seconds") as caught:
             await collect(adapter.on(server.base_url(adapter.wire), access=quick))
@@ -306,7 +306,7 @@ async def test_silence_ends_in_a_stall(adapter: AdapterCase, phase: str) -> None
             await request.hung_up.wait()
 
 
-def held(phase: str, gate: Gate) -> Reply:
+def reply_held_at(phase: str, gate: Gate) -> Reply:
     if phase == "before headers":
         return Reply((Say(("one",)),), before_head=gate)
     if phase == "before the first piece":
@@ -320,7 +320,7 @@ def held(phase: str, gate: Gate) -> Reply:
 async def test_ending_the_iteration_closes_the_connection(adapter: AdapterCase, phase: str, how: str) -> None:
     """The server detects it, whatever it was doing."""
     gate = Gate()
-    async with serving(held(phase, gate)) as server:
+    async with serving(reply_held_at(phase, gate)) as server:
         stream = adapter.on(server.base_url(adapter.wire)).stream(prompt())
         if phase == "in the middle":
             await anext(stream)

@@ -18,7 +18,7 @@ from holdfast.providers.model_discovery import (
     parse_ollama_models,
     parse_openai_models,
 )
-from providers.json_server import JsonServer, json_server, unused_port
+from providers.json_server import JsonServer, json_server
 
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "nomic-embed-text"}, {"model": "old:1b"}]}
 
@@ -121,8 +121,8 @@ async def test_invalid_response_yields_no_models(server: JsonServer, discovery: 
     assert (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models == ()
 
 
-async def test_a_refused_connection_is_an_empty_result_at_once(discovery: ModelDiscovery) -> None:
-    finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{await unused_port()}/v1", "ollama"))
+async def test_a_refused_connection_is_an_empty_result_at_once(discovery: ModelDiscovery, reserved_port: int) -> None:
+    finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{reserved_port}/v1", "ollama"))
     assert not finding.has_answered
     assert finding.models == ()
 

@@ -48,7 +48,7 @@ class FakeNetwork:
             self.at_once -= 1
 
 
-def discovered(
+def discover(
     patch: pytest.MonkeyPatch, network: FakeNetwork, kind: Kind = "openai", url: str = REMOTE
 ) -> DiscoveryResult:
     patch.setattr(module, "_fetch", network.fetch)
@@ -98,7 +98,7 @@ def test_requests_depend_on_the_program_that_answered(
     answers: dict[str, Any], requests: list[str] | None, models: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = FakeNetwork(**answers)
-    finding = discovered(monkeypatch, network)
+    finding = discover(monkeypatch, network)
     assert [(found.id, found.context_window) for found in finding.models] == models
     assert (finding.has_answered, finding.error) == (True, "")
     assert requests is None or network.requests == requests
@@ -127,7 +127,7 @@ def test_requests_depend_on_the_program_that_answered(
 def test_failing_or_unresponsive_server(
     kind: Kind, answers: dict[str, Any], expected: DiscoveryResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert discovered(monkeypatch, FakeNetwork(**answers), kind) == expected
+    assert discover(monkeypatch, FakeNetwork(**answers), kind) == expected
 
 
 def test_ollama_is_requested_for_few_details_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_ollama_is_requested_for_few_details_at_a_time(monkeypatch: pytest.Monke
     network = FakeNetwork(
         api_tags={"models": [{"model": name} for name in names]}, api_show=show, api_ps={"models": []}
     )
-    finding = discovered(monkeypatch, network, "ollama")
+    finding = discover(monkeypatch, network, "ollama")
     assert [body["model"] for body in network.bodies if body] == names[:64]
     assert network.most_at_once == 4
     assert [found.context_window for found in finding.models] == [7, 0, *[7] * 62, *[0] * 6]
@@ -175,7 +175,9 @@ class _Client:
         return self._answer
 
 
-def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object = None) -> tuple[Any, tuple[Any, ...]]:
+def fetch_with(
+    patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object = None
+) -> tuple[Any, tuple[Any, ...]]:
     client = _Client(answer)
 
     async def http_client(_url: str) -> _Client:
@@ -211,13 +213,13 @@ def test_response_of_one_request(
     answer: Exception | _Answer, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MAX_RESPONSE_SIZE", 8)
-    result, sent = fetched(monkeypatch, answer)
+    result, sent = fetch_with(monkeypatch, answer)
     assert result == expected
     assert sent == ("GET", REMOTE, {"accept": "application/json", "authorization": "Bearer k"}, None)
 
 
 def test_a_request_with_a_body_is_a_post(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, sent = fetched(monkeypatch, _Answer(200, [b"{}"]), {"model": "m"})
+    _, sent = fetch_with(monkeypatch, _Answer(200, [b"{}"]), {"model": "m"})
     assert (sent[0], sent[-1]) == ("POST", b'{"model":"m"}')
 
 
@@ -246,11 +248,11 @@ def test_local_server_is_connected_first(
     """Without a connection no request is made; for remote servers the request decides."""
     monkeypatch.setattr(asyncio, "open_connection", connect)
     network = FakeNetwork(v1_models=ONE)
-    finding = discovered(monkeypatch, network, url=LOCAL)
+    finding = discover(monkeypatch, network, url=LOCAL)
     assert (finding.models, finding.has_answered) == ((), False)
     assert finding.error == error
     assert network.requests == []
-    assert discovered(monkeypatch, network).has_answered
+    assert discover(monkeypatch, network).has_answered
 
 
 def test_cache_lifetime_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,8 +281,8 @@ def test_secrets_of_model_access() -> None:
     extras = {"region": "public-2", "secret_access_key": "extra-1", "session_token": "extra-2"}
     access = ModelAccess(api_key="key-123", headers=headers, extras=extras)
     assert access.secrets == ("key-123", "header-1", "header-2", "extra-1", "extra-2")
-    named = ("auth", "KEY", "x-token", "secret", "Set-Cookie", "credential", "team", "")
-    assert [is_secret_name(name) for name in named] == [True] * 6 + [False] * 2
+    make_exception = ("auth", "KEY", "x-token", "secret", "Set-Cookie", "credential", "team", "")
+    assert [is_secret_name(name) for name in make_exception] == [True] * 6 + [False] * 2
     for error in (incomplete_error, connection_error, credentials_error, refused_error):
         place = ErrorContext("p", base_url="http://key-123.test", secrets=access.secrets)
         assert "key-123" not in str(error(place, "it said key-123 and header-1"))
@@ -302,7 +302,7 @@ def fault(error: BaseException | None, *, has_begun: bool = False, **watched: An
     return in_virtual_time(main)
 
 
-def named(name: str, *bases: type[Exception], **fields: Any) -> Exception:  # noqa: ANN401
+def make_exception(name: str, *bases: type[Exception], **fields: Any) -> Exception:  # noqa: ANN401
     made: Exception = type(name, bases or (Exception,), {})("its words")
     for field, value in fields.items():
         setattr(made, field, value)
@@ -331,22 +331,22 @@ BY_NAME: dict[str, tuple[Trouble, Trouble]] = {
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_exceptions_are_classified_by_name(name: str) -> None:
-    error = named(name)
+    error = make_exception(name)
     assert (fault(error).trouble, fault(error, has_begun=True).trouble) == BY_NAME[name]
-    wrapped = named("Wrapper")
+    wrapped = make_exception("Wrapper")
     wrapped.__cause__ = error
     assert fault(wrapped).trouble == BY_NAME[name][0]
-    implicit = named("Wrapper")
+    implicit = make_exception("Wrapper")
     implicit.__context__ = error
     assert fault(implicit).trouble == BY_NAME[name][0]
-    assert fault(ExceptionGroup("several", [named("Wrapper"), error])).trouble == BY_NAME[name][0]
+    assert fault(ExceptionGroup("several", [make_exception("Wrapper"), error])).trouble == BY_NAME[name][0]
 
 
 def test_failures_of_the_http_client() -> None:
     assert fault(ConnectError("no name")).trouble == "connection"
     assert "no name" in str(fault(ConnectError("no name")))
     assert fault(ConnectionBroken("gone"), has_begun=True).trouble == "cut"
-    wrapped = named("APIConnectionError")
+    wrapped = make_exception("APIConnectionError")
     wrapped.__cause__ = ConnectionRefused("the connection was refused")
     assert fault(wrapped).trouble == "connection"
     assert "the connection was refused" in str(fault(wrapped)), "our own words before those of the library"
@@ -355,13 +355,13 @@ def test_failures_of_the_http_client() -> None:
 def test_the_watchdog_takes_precedence_over_the_exception() -> None:
     known = ProviderError("as it is", trouble="quota")
     assert fault(known, has_stalled=True) is known
-    assert fault(named("TransportError"), has_stalled=True).trouble == "stalled"
+    assert fault(make_exception("TransportError"), has_stalled=True).trouble == "stalled"
     assert "60 seconds" in str(fault(None, has_stalled=True))
     assert "nothing more came for 5 seconds" in str(fault(None, has_stalled=True, has_begun=True))
     assert fault(None, page=(200, b' {"error": {"message": "overloaded"}}')).trouble == "busy"
     assert fault(None, page=(200, b' [{"error": {"message": "billing"}}]')).trouble == "quota"
-    assert fault(named("TransportError"), page=(200, b"<html>")).trouble == "refused"
-    assert fault(named("TransportError"), page=(200, b"")).trouble == "connection"
+    assert fault(make_exception("TransportError"), page=(200, b"<html>")).trouble == "refused"
+    assert fault(make_exception("TransportError"), page=(200, b"")).trouble == "connection"
     assert fault(None).trouble == "cut"
 
 
@@ -391,7 +391,7 @@ class Response:
     ],
 )
 def test_status_in_any_attribute_of_an_exception(fields: dict[str, Any], trouble: Trouble, wait: float | None) -> None:
-    error = fault(named("Odd", **fields))
+    error = fault(make_exception("Odd", **fields))
     assert (error.trouble, error.retry_after) == (trouble, wait)
 
 

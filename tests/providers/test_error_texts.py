@@ -27,7 +27,7 @@ BARE = ErrorContext("acme")
 LOCAL = ErrorContext("acme", base_url="http://127.0.0.1:1/v1")
 
 
-def refused(status: int, body: Any = b"", access: ErrorContext = ACCESS, **headers: str) -> str:  # noqa: ANN401
+def error_text(status: int, body: Any = b"", access: ErrorContext = ACCESS, **headers: str) -> str:  # noqa: ANN401
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return str(
         status_error(access, status, {name.replace("_", "-"): value for name, value in headers.items()}, data, now=0)
@@ -36,24 +36,24 @@ def refused(status: int, body: Any = b"", access: ErrorContext = ACCESS, **heade
 
 ADVICE = [
     (
-        refused(404, b"nothing"),
+        error_text(404, b"nothing"),
         "acme: nothing (HTTP 404). Check base_url (http://acme.test/v1): it mostly ends in /v1.",
     ),
-    (refused(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it mostly ends in /v1."),
+    (error_text(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it mostly ends in /v1."),
     (
-        refused(404, b"no such model"),
+        error_text(404, b"no such model"),
         "acme: no such model (HTTP 404). Check the model's name; `holdfast models acme` lists those there are.",
     ),
-    (refused(405, b"nothing"), "acme: nothing (HTTP 405)."),
-    (refused(405, b"no such model"), "acme: no such model (HTTP 405)."),
-    (refused(399, b"x"), "acme: it redirects to another address (HTTP 399). Check base_url (http://acme.test/v1)."),
-    (refused(300, b"x", BARE, location="/y"), "acme: it redirects to /y (HTTP 300). Check base_url."),
-    (refused(400, b"x"), "acme: x (HTTP 400)."),
-    (refused(299, b"x"), "acme: x (HTTP 299)."),
-    (refused(400, b"HTTP 400 at once."), "acme: HTTP 400 at once."),
-    (refused(503, b"loading"), "acme: loading (HTTP 503). It is still loading its model."),
+    (error_text(405, b"nothing"), "acme: nothing (HTTP 405)."),
+    (error_text(405, b"no such model"), "acme: no such model (HTTP 405)."),
+    (error_text(399, b"x"), "acme: it redirects to another address (HTTP 399). Check base_url (http://acme.test/v1)."),
+    (error_text(300, b"x", BARE, location="/y"), "acme: it redirects to /y (HTTP 300). Check base_url."),
+    (error_text(400, b"x"), "acme: x (HTTP 400)."),
+    (error_text(299, b"x"), "acme: x (HTTP 299)."),
+    (error_text(400, b"HTTP 400 at once."), "acme: HTTP 400 at once."),
+    (error_text(503, b"loading"), "acme: loading (HTTP 503). It is still loading its model."),
     (
-        refused(402),
+        error_text(402),
         "acme: it answered with HTTP 402. Look at the account's plan and billing there, or choose another model.",
     ),
     (
@@ -81,15 +81,15 @@ ADVICE = [
     (str(refused_error(ACCESS, "no", "Do this.")), "acme: no. Do this."),
     (str(credentials_error(ACCESS, "no"))[:20], "acme: no. Check the "),
     (
-        refused(404, b"<html><title>Hi</title>"),
+        error_text(404, b"<html><title>Hi</title>"),
         "acme: a web page (“Hi”) came instead of a model's answer (HTTP 404). Check base_url (http://acme.test/v1): it "
         "mostly ends in /v1.",
     ),
     (
-        refused(404, b"<html>", BARE),
+        error_text(404, b"<html>", BARE),
         "acme: a web page came instead of a model's answer (HTTP 404). Check base_url: it mostly ends in /v1.",
     ),
-    (refused(502, b"<html><title>Bad</title>"), "acme: Bad (HTTP 502)."),
+    (error_text(502, b"<html><title>Bad</title>"), "acme: Bad (HTTP 502)."),
 ]
 
 
@@ -108,7 +108,7 @@ def test_text_and_advice(text: str, expected: str) -> None:
     ],
 )
 def test_a_long_wait_is_part_of_the_text(wait: str, expected: str) -> None:
-    assert refused(429, b"x", retry_after=wait) == f"acme: x (HTTP 429).{expected}"
+    assert error_text(429, b"x", retry_after=wait) == f"acme: x (HTTP 429).{expected}"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ NAMES = ("error", "message", "detail", "details", "msg", "error_message", "raw",
     ],
 )  # fmt: skip
 def test_message_of_an_error_body(body: Any, words: str) -> None:  # noqa: ANN401
-    assert refused(418, body) == f"acme: {words} (HTTP 418)."
+    assert error_text(418, body) == f"acme: {words} (HTTP 418)."
 
 
 def test_embedded_bodies_count_as_depth() -> None:
@@ -165,19 +165,19 @@ def test_embedded_bodies_count_as_depth() -> None:
     text = "the inner words"
     for _ in range(4):
         text = msgspec.json.encode({"message": text}).decode()
-    assert refused(418, text.encode()) == "acme: the inner words (HTTP 418)."
+    assert error_text(418, text.encode()) == "acme: the inner words (HTTP 418)."
     deeper = msgspec.json.encode({"message": msgspec.json.encode({"message": text}).decode()})
-    assert "the inner words (HTTP" not in refused(418, deeper)
+    assert "the inner words (HTTP" not in error_text(418, deeper)
 
 
 def test_bounds_of_the_text() -> None:
-    assert refused(418, b"x" * 300) == f"acme: {'x' * 300} (HTTP 418)."
-    assert refused(418, b"x" * 301) == f"acme: {'x' * 299}… (HTTP 418)."
-    assert refused(418, b" " * 1_999 + b"ab") == "acme: a (HTTP 418)."
+    assert error_text(418, b"x" * 300) == f"acme: {'x' * 300} (HTTP 418)."
+    assert error_text(418, b"x" * 301) == f"acme: {'x' * 299}… (HTTP 418)."
+    assert error_text(418, b" " * 1_999 + b"ab") == "acme: a (HTTP 418)."
     title = b"<html>" + b" " * 19_979 + b"<title>x</title>"
     assert len(title[:20_000]) == 20_000
-    assert "(“x”)" in refused(404, title[:5] + title[7:])
-    assert "(“" not in refused(404, title)
+    assert "(“x”)" in error_text(404, title[:5] + title[7:])
+    assert "(“" not in error_text(404, title)
 
 
 @pytest.mark.parametrize("codes", [{"code": 429}, {"status": "429"}])
@@ -209,7 +209,7 @@ def fault(error: BaseException, access: ErrorContext = ACCESS, *, has_begun: boo
     return in_virtual_time(main)
 
 
-def chained(*errors: BaseException) -> BaseException:
+def chain(*errors: BaseException) -> BaseException:
     for outer, inner in itertools.pairwise(errors):
         outer.__cause__ = inner
     return errors[0]
@@ -233,7 +233,7 @@ class ValidationError(Exception):
 @pytest.mark.parametrize("inner", [ConnectionRefused("no"), ConnectionRefusedError(111, "no")])
 def test_a_refused_connection_anywhere_in_the_chain(inner: Exception) -> None:
     for access, trouble in ((LOCAL, "not_running"), (ACCESS, "connection")):
-        assert fault(chained(TransportError("x"), inner), access).trouble == trouble
+        assert fault(chain(TransportError("x"), inner), access).trouble == trouble
     assert fault(TransportError("x"), LOCAL).trouble == "connection"
 
 
@@ -244,7 +244,7 @@ def test_a_refused_connection_anywhere_in_the_chain(inner: Exception) -> None:
         (ValidationError(), "(ValidationError)"),
         (ValidationError(3), "(ValidationError)"),
         (ValidationError({"msg": "odd"}), "(ValidationError)"),
-        (chained(Exception("outer"), ValidationError({"loc": ("a",), "msg": "odd"})), "(a: odd)"),
+        (chain(Exception("outer"), ValidationError({"loc": ("a",), "msg": "odd"})), "(a: odd)"),
     ],
 )
 def test_response_of_another_shape(error: BaseException, expected: str) -> None:
@@ -254,10 +254,10 @@ def test_response_of_another_shape(error: BaseException, expected: str) -> None:
 @pytest.mark.parametrize(
     ("error", "trouble", "words"),
     [
-        (chained(TransportError("outer"), Exception("inner")), "connection", "acme: inner. Is"),
-        (chained(TransportError("outer"), Exception("")), "connection", "acme: outer. Is"),
+        (chain(TransportError("outer"), Exception("inner")), "connection", "acme: inner. Is"),
+        (chain(TransportError("outer"), Exception("")), "connection", "acme: outer. Is"),
         (TransportError(), "connection", "acme: TransportError. Is"),
-        (chained(KeyError("x"), Exception("y")), "refused", "acme: its answer was not understood (KeyError)."),
+        (chain(KeyError("x"), Exception("y")), "refused", "acme: its answer was not understood (KeyError)."),
     ],
 )
 def test_innermost_message_is_used(error: BaseException, trouble: Trouble, words: str) -> None:
@@ -288,9 +288,9 @@ def test_a_body_of_any_type(body: Any, words: str) -> None:  # noqa: ANN401
 def test_circular_exception_chain_ends() -> None:
     one, two = TransportError("one"), Exception("two")
     one.__cause__, two.__context__ = two, one
-    assert [str(item) for item in provider_errors._chain(one)] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(one)] == ["one", "two"]
     group = ExceptionGroup("all", [one, two])
-    assert [str(item) for item in provider_errors._chain(group)][1:] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(group)][1:] == ["one", "two"]
 
 
 def test_a_success_that_reports_an_error() -> None:

@@ -134,7 +134,7 @@ def check_completed() -> None:
     """The first list names the models, the second has more details."""
     plain, sized = DiscoveredModel("a", "A"), DiscoveredModel("a", context_window=3)
     detail = DiscoveredModel("a", "B", 5, tools=True, is_loaded=True)
-    assert merge_details([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "nobody knows more"
+    assert merge_details([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "no details are known"
     assert merge_details([plain, DiscoveredModel("b")], [detail]) == [
         DiscoveredModel("a", "A", 5, tools=True, is_loaded=True)
     ]
@@ -151,7 +151,7 @@ def test_every_clause_decides() -> None:
 
     equivalent = {
         "is_size and isinstance(value, int) -> is_size": "repeated for the type checker",
-        "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 is what an absent size is",
+        "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 equals an absent size",
     }
     kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
     names = (

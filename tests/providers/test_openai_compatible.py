@@ -247,14 +247,14 @@ def test_adapter_works_on_uvloop() -> None:
 # Requests
 
 
-def sent(request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+def request_body(request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     info = fields.pop("info", INFO)
     access, selection = fields.pop("access", ModelAccess()), Selection(**fields)
     return dict(msgspec.json.decode(chat_body(request, info, access, selection)))
 
 
 def test_the_body_of_a_plain_request() -> None:
-    assert sent(prompt()) == {
+    assert request_body(prompt()) == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is here?"}],
         "stream": True,
@@ -274,7 +274,7 @@ def test_the_body_of_a_plain_request() -> None:
 
 
 def test_settings_and_options_are_sent() -> None:
-    body = sent(
+    body = request_body(
         prompt(),
         temperature=0.0,
         top_p=0.5,
@@ -298,9 +298,9 @@ def test_settings_and_options_are_sent() -> None:
 
 def test_unknown_effort_is_replaced_by_the_default() -> None:
     known = msgspec.structs.replace(INFO, default_reasoning_effort="high")
-    assert sent(prompt(), reasoning_effort="extreme", info=known)["reasoning_effort"] == "high"
-    assert "reasoning_effort" not in sent(prompt(), info=known)
-    assert "reasoning_effort" not in sent(prompt(), reasoning_effort="low", info=ModelInfo("acme", "m"))
+    assert request_body(prompt(), reasoning_effort="extreme", info=known)["reasoning_effort"] == "high"
+    assert "reasoning_effort" not in request_body(prompt(), info=known)
+    assert "reasoning_effort" not in request_body(prompt(), reasoning_effort="low", info=ModelInfo("acme", "m"))
 
 
 def test_images_in_prompts_and_results() -> None:
@@ -314,12 +314,12 @@ def test_images_in_prompts_and_results() -> None:
     ]
     tools = [message("tool", ToolResultPart(result)) for result in results]
     answer = message("assistant", ToolCallPart(ToolCall(ToolCallId("a"), "view", "{}", finished=True)))
-    body = sent(prompt(user_message, answer, *tools))
+    body = request_body(prompt(user_message, answer, *tools))
     assert body["messages"][1]["content"][1] == {"type": "image_url", "image_url": url}
     assert [item["role"] for item in body["messages"][2:]] == ["assistant", "tool", "tool", "user"]
     assert body["messages"][-1]["content"][1] == {"type": "image_url", "image_url": url}
     inside = msgspec.structs.replace(INFO, takes_media_in_results=True)
-    body = sent(prompt(user_message, answer, *tools), info=inside)
+    body = request_body(prompt(user_message, answer, *tools), info=inside)
     assert [item["role"] for item in body["messages"][2:]] == ["assistant", "tool", "tool"]
     assert body["messages"][3]["content"][1]["image_url"] == url
 
@@ -332,7 +332,7 @@ def test_plain_reasoning_is_sent_back_only_to_its_model_and_with_calls() -> None
         message("assistant", thought, TextPart(Text("so")), model="m", provider="acme"),
         message("assistant", thought, call, model="m", provider="other"),
     ]
-    bodies = [sent(prompt(message("user", TextPart(Text("x"))), item))["messages"][-1] for item in responses]
+    bodies = [request_body(prompt(message("user", TextPart(Text("x"))), item))["messages"][-1] for item in responses]
     assert [item.get("reasoning_content") for item in bodies] == ["hm", None, None]
 
 
@@ -373,5 +373,5 @@ def test_later_options_override_earlier_ones() -> None:
     """Options of the provider, then of the selection, then of `extra_body`; all of them override the plain settings."""
     options = {"a": 1, "b": 1, "c": 1, "temperature": 1.0}
     access = ModelAccess(options=options, body={"c": 3})
-    body = sent(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
+    body = request_body(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
     assert [body[name] for name in ("a", "b", "c", "temperature")] == [1, 2, 3, 1.0]

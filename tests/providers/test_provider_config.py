@@ -64,7 +64,7 @@ def provider_of(id: str = "acme", /, **given: Any) -> Provider:  # noqa: ANN401
     return next(item for item in effective_providers(CATALOG, settings) if item.id == id)
 
 
-def described(**given: Any) -> ModelSpec:  # noqa: ANN401
+def model_spec(**given: Any) -> ModelSpec:  # noqa: ANN401
     found = describe(provider_of(models=[{"id": "m", **given}]), "m")
     assert found is not None
     return found
@@ -101,7 +101,7 @@ FACTS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
 
 def test_every_fact_of_a_model_has_a_row() -> None:
     assert FACTS.keys() == set(ModelSettings.__struct_fields__) - {"id"}
-    assert described().info == PLAIN
+    assert model_spec().info == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_every_fact_of_a_model_has_a_row() -> None:
 )
 def test_model_settings_override_the_catalogue(name: str, value: object, changes: dict[str, Any]) -> None:
     """A value that is set applies, even if it is falsy; unset fields keep the catalogue's value."""
-    found = described(**{name: value})
+    found = model_spec(**{name: value})
     assert found.info == msgspec.structs.replace(PLAIN, **changes)
     assert found.options == (value if name == "options" else {})
 
 
 def test_reasoning_levels_of_settings_and_catalogue() -> None:
-    assert described().knows_levels
+    assert model_spec().knows_levels
     own = provider_of("mine", base_url="http://x", models=[{"id": "m"}, {"id": "n", "reasoning_levels": []}])
     plain, explicit = models_of(own)
     assert (plain.knows_levels, explicit.knows_levels) == (False, True)
@@ -477,7 +477,7 @@ def test_wire_specific_values(wire: str, environment: dict[str, str], expected: 
     )
     assert isinstance(found, Endpoint)
     assert found.extras == chosen
-    plan = configure_model(provider_of("mine", **given, provider_options=chosen), found, described(), Selection())
+    plan = configure_model(provider_of("mine", **given, provider_options=chosen), found, model_spec(), Selection())
     assert plan.access.options == {}, "they are no part of a request"
 
 

@@ -14,6 +14,7 @@ from holdfast.testing.gates import Gate, start
 from model_server.script import Reply, Say
 from model_server.server import ModelServer
 from providers.adapters import ALL, LIBRARIES, AdapterCase, collect, prompt, read_to_end, serving
+from stream_servers import stream_server
 
 pytestmark = LIBRARIES
 
@@ -38,18 +39,19 @@ async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     url = urlsplit(target)
     there, back = await asyncio.open_connection("127.0.0.1", url.port)
     back.write(f"{method} {url.path}?{url.query} {version}\r\n".encode())
-    await asyncio.gather(copy_stream(reader, back), copy_stream(there, writer))
+    try:
+        await asyncio.gather(copy_stream(reader, back), copy_stream(there, writer))
+    finally:
+        back.close()
 
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    server = await asyncio.start_server(forward, "127.0.0.1", 0)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    yield
-    server.close()
-    await server.wait_closed()
+    async with stream_server(forward) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        yield
 
 
 @asynccontextmanager

@@ -55,7 +55,7 @@ def conversation(*, data: str = "") -> ModelRequest:
     )
 
 
-async def sent(adapter: AdapterCase, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+async def sent_body(adapter: AdapterCase, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     async with serving(DONE) as server:
         info = fields.pop("info", ModelInfo("acme", adapter.model, supports_images=True))
         access = fields.pop("access", ModelAccess())
@@ -67,7 +67,7 @@ async def sent(adapter: AdapterCase, request: ModelRequest, **fields: Any) -> di
 
 @pytest.mark.parametrize("adapter", SDKS, ids=str)
 async def test_a_conversation_is_sent_completely(adapter: AdapterCase) -> None:
-    body = msgspec.json.encode(await sent(adapter, conversation(data=IMAGE))).decode()
+    body = msgspec.json.encode(await sent_body(adapter, conversation(data=IMAGE))).decode()
     for piece in ("Be brief.", "See:", "Looking.", "a b", "And?", IMAGE, "Lists a directory."):
         assert piece in body, piece
     assert body.count(IMAGE) == 2
@@ -78,14 +78,16 @@ async def test_sampling_and_options_are_sent(adapter: AdapterCase) -> None:
     access = ModelAccess(body={"custom_key": 5}, system_prefix="First of all.")
     model = "gpt-4.1" if "openai" in adapter.name else adapter.model
     info = ModelInfo("acme", model)
-    body = msgspec.json.encode(await sent(adapter, prompt(), info=info, access=access, temperature=0.25, max_tokens=77))
+    body = msgspec.json.encode(
+        await sent_body(adapter, prompt(), info=info, access=access, temperature=0.25, max_tokens=77)
+    )
     for piece in (b"0.25", b"77", b"First of all.", b'"custom_key":5'):
         assert piece in body, piece
 
 
 async def test_images_stay_in_results_if_the_wire_accepts_them() -> None:
     info = ModelInfo("acme", "claude-opus-x", supports_images=True, takes_media_in_results=True)
-    body = await sent(ANTHROPIC, conversation(data=IMAGE), info=info)
+    body = await sent_body(ANTHROPIC, conversation(data=IMAGE), info=info)
     result = next(
         block
         for item in body["messages"]
@@ -102,11 +104,11 @@ def marks_in(value: Any) -> int:  # noqa: ANN401
 
 async def test_cache_marks_of_claude(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last tool, the end of the system prompt, the last two messages; unless caching is disabled."""
-    body = await sent(ANTHROPIC, conversation())
+    body = await sent_body(ANTHROPIC, conversation())
     assert [marks_in(body[name]) for name in ("tools", "system")] == [1, 1]
     assert [marks_in(item) for item in body["messages"]] == [0, 1, 1]
     monkeypatch.setenv("HOLDFAST_DISABLE_ANTHROPIC_CACHE", "1")
-    assert marks_in(await sent(ANTHROPIC, conversation())) == 0
+    assert marks_in(await sent_body(ANTHROPIC, conversation())) == 0
 
 
 def test_cache_marks_skip_reasoning_and_empty_messages() -> None:
@@ -210,7 +212,7 @@ async def test_call_ids_are_converted_for_mistral() -> None:
     calls = [ToolCallPart(ToolCall(ToolCallId(id), "ls", "{}", finished=True)) for id in ids]
     results = [ToolResultPart(ToolResult(ToolCallId(id), "ls", "a b", "", is_error=False)) for id in ids]
     user_message = message("user", TextPart(Text("Hi.")))
-    body = await sent(MISTRAL, prompt(user_message, message("assistant", *calls), message("tool", *results)))
+    body = await sent_body(MISTRAL, prompt(user_message, message("assistant", *calls), message("tool", *results)))
     called = [call["id"] for item in body["messages"] for call in item.get("tool_calls") or ()]
     assert called == [item["tool_call_id"] for item in body["messages"] if item["role"] == "tool"]
     assert called[1] == "D681PevKs"

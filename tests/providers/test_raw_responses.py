@@ -11,6 +11,7 @@ from holdfast.domain.model_requests import TextDelta
 from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_access import ModelAccess
 from providers.adapters import COMPATIBLE, collect
+from stream_servers import stream_server
 
 BODY = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 KIND = b"content-type: text/event-stream\r\n"
@@ -41,13 +42,11 @@ async def raw_server(*answers: bytes, closes: bool = False) -> AsyncIterator[tup
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", counts
-    finally:
-        await close_connections()
-        server.close()
-        await server.wait_closed()
+    async with stream_server(serve) as port:
+        try:
+            yield f"http://127.0.0.1:{port}/v1", counts
+        finally:
+            await close_connections()
 
 
 @pytest.mark.parametrize("rest", [CHUNKED, COUNTED], ids=["chunked", "counted"])

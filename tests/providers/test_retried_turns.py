@@ -109,7 +109,7 @@ async def turn(failures: Sequence[Failure], effort: str, *, falls_back: bool) ->
             [request.json for request in server.requests],
             [request.headers["authorization"].removeprefix("Bearer ") for request in server.requests],
             script.places,
-            [stored(message) for message in messages],
+            [without_times(message) for message in messages],
             session.cost,
             (session.prompt_tokens, session.completion_tokens),
             (end.outcome, end.text, end.error),
@@ -118,7 +118,7 @@ async def turn(failures: Sequence[Failure], effort: str, *, falls_back: bool) ->
         )
 
 
-def stored(message: Message) -> object:
+def without_times(message: Message) -> object:
     """Return the message without times."""
     parts = msgspec.to_builtins(message.parts)
     for part in parts:

@@ -28,12 +28,12 @@ from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Sc
 REQUEST = request_of([message("user", text_part("hi"))])
 
 
-async def played(model: ScriptedModel, request: ModelRequest = REQUEST) -> list[StreamPart]:
+async def play(model: ScriptedModel, request: ModelRequest = REQUEST) -> list[StreamPart]:
     return [part async for part in model.stream(request)]
 
 
 async def parts_of(*steps: Step) -> list[StreamPart]:
-    return await played(ScriptedModel(steps))
+    return await play(ScriptedModel(steps))
 
 
 @settings(deadline=None)
@@ -70,7 +70,7 @@ async def test_a_tool_call_is_streamed_in_parts() -> None:
 
 async def test_calls_get_unique_ids() -> None:
     model = ScriptedModel([Step((Call("a"), Call("b"))), Step((Call("c"),))])
-    parts = [*await played(model), *await played(model)]
+    parts = [*await play(model), *await play(model)]
     ids = [part.id for part in parts if isinstance(part, ToolCallStart)]
     assert len(set(ids)) == 3
 
@@ -87,16 +87,16 @@ async def test_explicit_finish_reason_is_used() -> None:
 
 async def test_steps_are_played_in_order_until_the_script_ends() -> None:
     model = ScriptedModel([Step((Say("one"),)), Step((Say("two"),))])
-    assert [(await played(model))[0] for _ in range(2)] == [TextDelta("one"), TextDelta("two")]
+    assert [(await play(model))[0] for _ in range(2)] == [TextDelta("one"), TextDelta("two")]
     with pytest.raises(ProviderError, match="over"):
-        await played(model)
+        await play(model)
     assert model.open_streams == 0
     assert model.requests == [REQUEST] * 3
 
 
 async def test_script_may_use_the_request() -> None:
     model = ScriptedModel(lambda request: Step((Say(f"{len(request.messages)}"),)))
-    assert (await played(model))[0] == TextDelta("1")
+    assert (await play(model))[0] == TextDelta("1")
 
 
 async def test_step_can_fail() -> None:
@@ -129,7 +129,7 @@ async def test_pause_is_called_after_each_part() -> None:
         return 0.0
 
     model = ScriptedModel([Step((Say("a b"),))], pause=pause)
-    assert len(await played(model)) == len(pauses) == 3
+    assert len(await play(model)) == len(pauses) == 3
 
 
 async def test_the_model_identifies_itself_as_scripted() -> None:
@@ -146,4 +146,4 @@ async def test_large_and_small_model() -> None:
     assert (await both.large(), await both.small()) == (large, small)
     alone = await ScriptedModels(large).small()
     for _ in range(2):
-        assert words_of(await played(alone)) == "A scripted conversation"
+        assert words_of(await play(alone)) == "A scripted conversation"

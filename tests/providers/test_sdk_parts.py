@@ -40,7 +40,7 @@ from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.model_access import ModelAccess
-from holdfast.providers.sdk import anthropic, conversion, google, mistral, model_settings
+from holdfast.providers.sdk import anthropic, conversion, google, mistral
 from planting import CLAUSES, assert_every_clause_decides
 from providers.adapters import LIBRARIES, message
 
@@ -106,7 +106,7 @@ def settings_of(
     most: int = 0,
     **selected: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
-    found = model_settings.settings_for(
+    found = conversion.settings_for(
         request(most=most), info, access or ModelAccess(), Selection(**selected), {"h": "1"}
     )
     assert found.pop("extra_headers") == {"h": "1"}
@@ -148,7 +148,7 @@ def test_precedence_of_options() -> None:
     access = ModelAccess(options={"seed": 1, "x": 1, "y": 1, "z": 1}, body={"z": 3})
     found = settings_of(access=access, provider_options={"seed": 2, "y": 2, "z": 2}, most=7)
     assert found == {"max_tokens": 7, "seed": 2, "extra_body": {"x": 1, "y": 2, "z": 3}}
-    assert model_settings.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
+    assert conversion.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
 
 
 @pytest.mark.parametrize("module", [google, mistral])
@@ -271,7 +271,7 @@ def response(reason: str | None = "stop", *, usage: tuple[int, ...] = (0, 0, 0, 
     return cast("StreamedResponse", SimpleNamespace(finish_reason=reason, **given))
 
 
-def fed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
+def feed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
     answer = conversion.StreamParts()
     found = [part for event in events for part in answer.feed(event)]
     last = answer.end(ends or response())
@@ -334,7 +334,7 @@ ENDED = (ToolCallEnd(ToolCallId("c")), FinishedPart("tool_calls"))
     ],
 )
 def test_parts_of_a_response(events: list[Any], expected: list[StreamPart]) -> None:
-    assert fed(*events) == expected
+    assert feed(*events) == expected
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_parts_of_a_response(events: list[Any], expected: list[StreamPart]) -> N
     ],
 )
 def test_end_of_a_response(ends: StreamedResponse, expected: list[StreamPart]) -> None:
-    assert fed(ends=ends) == expected
+    assert feed(ends=ends) == expected
 
 
 @pytest.mark.parametrize(
@@ -364,4 +364,4 @@ def test_end_of_a_response(ends: StreamedResponse, expected: list[StreamPart]) -
     [("stop", "tool_calls"), ("odd", "tool_calls"), ("length", "length"), ("content_filter", "content_filter")],
 )
 def test_end_of_a_response_with_calls(reason: str, expected: str) -> None:
-    assert cast("FinishedPart", fed(CALL, ends=response(reason))[-1]).reason == expected
+    assert cast("FinishedPart", feed(CALL, ends=response(reason))[-1]).reason == expected

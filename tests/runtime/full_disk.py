@@ -38,7 +38,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     await model.before.reached.wait()
     fill_disk()
     model.before.open()
-    await until(lambda: workspace.engine.storage_fails, most=10_000_000)
+    await until(lambda: workspace.engine.storage_fails)
     refused = False
     try:
         await workspace.inputs.submit(Prompt(session, "two", run_id=RunId("r2")))

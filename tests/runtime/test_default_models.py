@@ -7,7 +7,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers import model_discovery as places
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.scripted_model import DemoModel
-from providers.json_server import JsonServer, unused_port
+from providers.json_server import JsonServer
 from runtime.model_selection_home import GROQ_LARGE, GROQ_SMALL, ModelSelectionHome, local_provider, refusal
 
 # Without a selection
@@ -176,7 +176,7 @@ async def test_configured_model_needs_no_query(home: ModelSelectionHome, server:
     server.held.set()
     while home.discovery.version == version:
         await home.discovery.query(places.DiscoveryTarget(f"{server.url}/v1"))
-    assert (await home.models.large()).info.context_window == 7_000, "what came later counts from then on"
+    assert (await home.models.large()).info.context_window == 7_000, "a later result replaces it"
 
 
 async def test_model_name_is_used_without_a_list(home: ModelSelectionHome, server: JsonServer) -> None:
@@ -186,7 +186,7 @@ async def test_model_name_is_used_without_a_list(home: ModelSelectionHome, serve
     assert await home.large() == "local/x"
     assert server.requests == []
     home.set(providers=local_provider(server), models={"large": {"provider": "local", "model": "y"}})
-    assert await home.large() == "local/y", "the server does not say what it has"
+    assert await home.large() == "local/y", "the server publishes no list"
 
 
 async def test_short_names_of_ollama_are_resolved(home: ModelSelectionHome, server: JsonServer) -> None:
@@ -219,8 +219,10 @@ async def test_reason_for_the_scripted_model(home: ModelSelectionHome) -> None:
     assert (await reason()).startswith("No usable model: mine has no address")
 
 
-async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(home: ModelSelectionHome) -> None:
-    port = await unused_port()
+async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(
+    home: ModelSelectionHome, reserved_port: int
+) -> None:
+    port = reserved_port
     home.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
     error = await refusal(home)
     assert (error.trouble, "mine does not answer" in str(error)) == ("connection", True)

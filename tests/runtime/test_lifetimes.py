@@ -16,9 +16,10 @@ from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime import services as services_module
-from holdfast.runtime.services import ServerServices, WorkspaceServices
+from holdfast.runtime import server_services
+from holdfast.runtime.server_services import ServerServices
 from holdfast.runtime.workspace import FixedServices, Workspace
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
 STAGES = ("services", "run context", "can answer", "start")
@@ -114,7 +115,7 @@ async def test_failed_server_construction_releases_the_directory(
 
     for part in ("Guard", "ModelDiscovery", "WebClient", "PrivateGit"):
         with monkeypatch.context() as patch:
-            patch.setattr(services_module, part, refuse)
+            patch.setattr(server_services, part, refuse)
             with pytest.raises(RequestedFailure):
                 ServerServices(fixture.data)
         await fixture.assert_free()
@@ -171,7 +172,7 @@ async def test_all_parts_are_closed_even_if_one_fails(fixture: LifetimeFixture, 
     else:
         await server.close()
     assert sorted(server.closed[:2]) == ["one", "two"]
-    assert server.closed[2:] == ["server"], "what workspaces share is closed after them"
+    assert server.closed[2:] == ["server"], "shared services are closed after the workspaces"
     await fixture.assert_free()
 
 

@@ -33,14 +33,14 @@ async def test_change_takes_effect_with_the_next_call_and_can_be_reverted(home: 
     home.set(models={"large": {"provider": "groq", "model": "llama-3.3-70b-versatile"}})
     assert (await home.models.large()) is not first
     home.set()
-    assert await home.models.large() is first, "what it keeps open is used again"
+    assert await home.models.large() is first, "its open connections are reused"
 
 
 async def test_a_key_that_is_stored_meanwhile_is_found(home: ModelSelectionHome) -> None:
     for _ in range(3):
         assert await home.large() == "demo/tour"
     home.keys["groq"] = "k"
-    assert await home.large() == "demo/tour", "nobody looks at keys all the time"
+    assert await home.large() == "demo/tour", "keys are not polled"
     home.stamp += 1
     assert await home.large() == GROQ_LARGE
 
@@ -66,7 +66,7 @@ async def test_a_template_is_expanded_again(home: ModelSelectionHome) -> None:
     assert isinstance(fresh, CompatibleModel)
     assert fresh._access.api_key == "new"
     assert await home.models.large() is fresh
-    assert await home.models.renewed(model) is fresh, "who comes later gets the same"
+    assert await home.models.renewed(model) is fresh, "later callers get the same model"
 
 
 async def test_stored_key_is_read_again(home: ModelSelectionHome) -> None:

@@ -65,7 +65,7 @@ async def test_effort_is_sent_only_if_the_model_supports_it(home: ModelSelection
         made = await request_of(home, there, provider="local", model=model, reasoning_effort=effort)
         assert made._selection.reasoning_effort == sent, model
     made = await request_of(home, there, provider="local", model="open", reasoning_effort="high")
-    assert made.info.can_reason, "nobody knows better than who asks for it"
+    assert made.info.can_reason, "an explicit request overrides the catalogue"
 
 
 async def test_no_effort_is_sent_to_a_model_without_reasoning(home: ModelSelectionHome) -> None:
@@ -191,7 +191,7 @@ async def test_bedrock_signs_in_again(home: ModelSelectionHome) -> None:
     model = await home.models.large()
     fresh = await home.models.renewed(model)
     assert fresh is not None
-    assert fresh is not model, "what a library has read once it keeps"
+    assert fresh is not model, "libraries cache credentials"
     assert await home.models.large() is fresh
     assert home.commands == ["aws sso login"]
     home.signs_in = False

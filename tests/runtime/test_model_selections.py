@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection
 from holdfast.providers.openai_compatible import CompatibleModel
-from providers.json_server import JsonServer, unused_port
+from providers.json_server import JsonServer
 from runtime.model_selection_home import (
     DEEPSEEK,
     GROQ,
@@ -156,8 +156,8 @@ async def test_other_missing_prerequisites(
     assert hint in str(await refusal(home))
 
 
-async def test_unreachable_selected_server_is_named(home: ModelSelectionHome) -> None:
-    home.environment["OLLAMA_HOST"] = f"127.0.0.1:{await unused_port()}"
+async def test_unreachable_selected_server_is_named(home: ModelSelectionHome, reserved_port: int) -> None:
+    home.environment["OLLAMA_HOST"] = f"127.0.0.1:{reserved_port}"
     home.set(models={"large": {"provider": "ollama"}})
     error = await refusal(home)
     assert error.trouble == "connection"
@@ -212,7 +212,7 @@ async def test_a_command_that_fails_is_reported(home: ModelSelectionHome) -> Non
     assert "Groq" in str(error)
     assert "status 1" in str(error)
     home.set(providers={"groq": {"api_key": "$(get key)"}, **local_named()})
-    assert await home.large() == "mine/m", "who cannot be used is passed over"
+    assert await home.large() == "mine/m", "an unusable provider is skipped"
 
 
 def local_named() -> dict[str, Any]:

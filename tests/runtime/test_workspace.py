@@ -14,7 +14,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.tools.registry import BuiltinTools
 
 QUIET = EngineSettings(titles=False)
@@ -29,7 +29,7 @@ def models() -> ScriptedModels:
     return ScriptedModels(ScriptedModel(script))
 
 
-def opened(data: Path) -> ServerServices:
+def open_services(data: Path) -> ServerServices:
     """Open the services of a server with the scripted model."""
     return ServerServices(data, ServiceOverrides(QUIET, models(), BuiltinTools(), warms_guard=False))
 
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 
 async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path, project: Path) -> None:
-    services = opened(tmp_path / "data")
+    services = open_services(tmp_path / "data")
     workspace = await services.open_workspace(project)
     session = (await workspace.sessions.create()).id
     run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
@@ -51,7 +51,7 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
     await workspace.engine.wait_until_idle(session)
     await services.close()
 
-    again = opened(tmp_path / "data")
+    again = open_services(tmp_path / "data")
     reopened = await again.open_workspace(project)
     assert reopened.record.id == workspace.record.id
     assert reopened.record.newest == workspace.bus.newest, "a clean end: the numbering goes on"
@@ -66,7 +66,7 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
 
 async def test_directory_has_one_workspace_under_every_path(tmp_path: Path, project: Path) -> None:
     """R8: concurrently, through a link, with dots in the path."""
-    services = opened(tmp_path / "data")
+    services = open_services(tmp_path / "data")
     link = tmp_path / "link"
     link.symlink_to(project)
     found = await asyncio.gather(
@@ -80,9 +80,9 @@ async def test_directory_has_one_workspace_under_every_path(tmp_path: Path, proj
 
 async def test_a_second_server_on_the_same_data_directory_is_refused(tmp_path: Path) -> None:
     """R8: the error names the owner."""
-    services = opened(tmp_path / "data")
+    services = open_services(tmp_path / "data")
     with pytest.raises(DataDirectoryBusy, match=r"process \d+"):
-        opened(tmp_path / "data")
+        open_services(tmp_path / "data")
     await services.close()
 
 
@@ -92,7 +92,7 @@ def test_foreign_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     (data / "holdfast.db").write_bytes(b"this is not a database, and it is somebody's only copy of it")
     before = (data / "holdfast.db").read_bytes()
     with pytest.raises(DatabaseDamaged, match=r"holdfast\.db"):
-        opened(data)
+        open_services(data)
     assert (data / "holdfast.db").read_bytes() == before
 
 

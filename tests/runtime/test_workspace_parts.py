@@ -19,7 +19,7 @@ from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
-from holdfast.testing.gates import SimpleTool, start
+from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Harness, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
@@ -203,7 +203,7 @@ async def cleanup(recorded: RecordingWorkspace) -> None:
         left.append(run)
 
     await recorded.run(cleanup=leave)
-    assert left == [], "a run that completed leaves what it wants"
+    assert left == [], "a completed run is not cleaned up"
     await recorded.run(cleanup=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
     assert left == ["r1"]
 
@@ -216,12 +216,12 @@ async def completion_error(recorded: RecordingWorkspace) -> None:
 async def extensions_ready(recorded: RecordingWorkspace) -> None:
     waited: list[str] = []
 
-    async def until() -> None:
+    async def note() -> None:
         waited.append("extensions_ready")
 
-    await recorded.run(extensions_ready=until, interactive=True)
-    assert waited == [], "who looks on can do without"
-    await recorded.run(extensions_ready=until, interactive=False)
+    await recorded.run(extensions_ready=note, interactive=True)
+    assert waited == [], "interactive runs do not wait"
+    await recorded.run(extensions_ready=note, interactive=False)
     assert waited == ["extensions_ready"]
 
 
@@ -297,9 +297,8 @@ async def save_rule(recorded: RecordingWorkspace) -> None:
     saved: list[str] = []
     ask = Verdict("ask", "No rule.", ("tool(x)",))
     running = start(recorded.run(save_rule=saved.append, judge=lambda _: ask, interactive=True))
-    async with asyncio.timeout(5):
-        while recorded.workspace is None or not recorded.workspace.approvals.permissions:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: recorded.workspace is not None and recorded.workspace.approvals.permissions)
+    assert recorded.workspace is not None
     (request,) = recorded.workspace.approvals.permissions
     await recorded.workspace.approvals.grant(request.id, "allow_always")
     await running

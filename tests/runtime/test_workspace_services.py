@@ -17,8 +17,9 @@ from holdfast.engine.ports import Outlet, Tools
 from holdfast.engine.run_context import RunContext, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.runtime.workspace import Workspace
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.harness import FixedModels, FixedTools
 
 CONFIG = """

@@ -26,7 +26,7 @@ from holdfast.http11.messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp

@@ -35,7 +35,6 @@ from server.helpers import (
     server_directory,
 )
 
-_MOST = 5_000_000
 TIMEOUT = 20.0
 
 
@@ -80,7 +79,7 @@ async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkey
 
         monkeypatch.setattr(manager, "apply", noted)
         gate.open()
-        await until(lambda: reopened and workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: reopened and workspace not in manager.presence.workspaces)
         assert reopened == [{"A": "1"}]
         assert not manager.handles
         assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
@@ -156,7 +155,7 @@ async def test_recovered_workspace_closes_when_its_work_is_done() -> None:
             await settle_down()
             assert len(server.manager.handles) == 1
             model.before.open()
-            await until(lambda: not server.manager.handles, most=_MOST)
+            await until(lambda: not server.manager.handles)
 
 
 async def test_disconnect_during_open_does_not_cancel_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +174,7 @@ async def test_disconnect_during_open_does_not_cancel_open(monkeypatch: pytest.M
         writer.transport.abort()
         await exchange(server.address, raw_request("/v1/health"))
         gate.open()
-        await until(lambda: server.manager.handles, most=_MOST)
+        await until(lambda: server.manager.handles)
         assert server.manager.presence.creating == 0
 
 
@@ -213,7 +212,7 @@ async def test_failed_summary_returns_reason_and_stores_nothing() -> None:
         session = (await client.create_session(workspace)).id
         await send_prompt(client, workspace, session, "hello", "r1")
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.broken = True
         with pytest.raises(ServerProblem, match="The model has left") as caught:
             await client.summarize(workspace, session)
@@ -232,7 +231,7 @@ async def test_server_stop_ends_summary() -> None:
         session = (await client.create_session(workspace)).id
         model.words.put_nowait(None)
         await send_prompt(client, workspace, session, "hello", "r1")
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.asked.clear()
         asked = start(client.summarize(workspace, session))
         await model.asked.wait()
@@ -257,7 +256,7 @@ async def test_command_or_agent_name_in_prompt_is_resolved() -> None:
             record = await server.manager.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
-            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
         assert asked == list(texts.values())
 

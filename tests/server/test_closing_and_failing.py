@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 
 import pytest
 
@@ -9,7 +10,7 @@ from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.connection import Connection, HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Stop
@@ -20,7 +21,7 @@ from server import helpers
 from server.helpers import exchange, in_process_server, open_raw, raw_request, read_until, server_directory
 
 TIMEOUT = 20.0
-NO_PERIODIC_CHECK = GracePeriods(look=1e9)
+NO_PERIODIC_CHECK = GracePeriods(check_interval=1e9)
 """Disables the periodic check of the storage, so that the request itself detects the failure."""
 
 
@@ -118,6 +119,32 @@ async def test_failed_request_checks_storage_only_after_storage_errors(monkeypat
             answer = await exchange(server.address, raw_request("/v1/workspaces"))
             seen.append((answer.status, len(looks)))
         assert seen == [(409, 0), (500, 0), (503, 1)]
+
+
+@pytest.mark.parametrize("closing", ["stop", "leave"])
+async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(closing: str) -> None:
+    """The event loop accepts a connection some iterations before it reports it."""
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
+        server = HttpServer()
+        await server.listen(listener.socket, answer)
+        if closing == "stop":
+            await server.stop(0.0)
+        else:
+            server.leave(answer)
+        client, accepted = socket.socketpair()
+        await server.loop.connect_accepted_socket(lambda: Connection(server, answer), accepted)
+        client.setblocking(False)
+        assert await asyncio.wait_for(server.loop.sock_recv(client, 1), TIMEOUT) == b""
+        assert not server.connections
+        client.close()
+        await server.stop(0.0)
+        listener.close()
 
 
 BODY = 5

@@ -271,7 +271,7 @@ async def test_extension_files_are_reported(trusts: bool) -> None:
     assert skills[1] == ("skills", "note", "tidy stands below another of the same name.", "SKILL.md", 0)
     off = ("skills", "note", "off is switched off by disabled_skills.", "", 0)
     assert skills[2:] == [off] * trusts
-    looks = f"looker only looks, with the usual model: {UNTRUSTED}"
+    looks = f"looker is read-only and uses the default model: {UNTRUSTED}"
     withheld = {
         "hooks": [("hooks", "warning", f"1 hook is not run: {UNTRUSTED}", "settings.json", 1)],
         "commands": [

@@ -141,7 +141,7 @@ COUNTER_CASES: tuple[tuple[DurableEvent, float], ...] = (
 def check_counters() -> None:
     metrics = Metrics()
     for event, now in COUNTER_CASES:
-        metrics.hear("/", event, now)
+        metrics.record("/", event, now)
     text = render(metrics.families())
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     found = {name.removeprefix("holdfast_"): float(value) for name, value in pairs}
@@ -172,10 +172,10 @@ def check_counters() -> None:
 def check_costs() -> None:
     """The cost of a bounded number of sessions is remembered; the least recently changed is dropped first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters, "_KEPT", 2)
+        patch.setattr(counters, "_MAX_SESSIONS", 2)
         metrics = Metrics()
         for name, cost in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0), ("a", 4.0), ("b", 9.0), ("a", 4.5)):
-            metrics.hear("/", session("updated", cost, name), 0)
+            metrics.record("/", session("updated", cost, name), 0)
         assert "holdfast_cost_dollars_total 3.5\n" in render(metrics.families())
 
 
@@ -241,7 +241,7 @@ def _shown(span: Span) -> tuple[object, ...]:
 
 def check_spans() -> None:
     spans = Spans()
-    ended = [span for event, now in SPAN_CASES for span in spans.hear("/work", event, now)]
+    ended = [span for event, now in SPAN_CASES for span in spans.record("/work", event, now)]
     assert [_shown(span) for span in ended] == [
         ("chat", 106, 107, "", "invoke_agent:h"),
         ("invoke_agent", 106, 107, "", "execute_tool tool-a:102"),
@@ -320,7 +320,7 @@ def test_observer_runs_after_readers_and_its_failure_affects_no_reader(
     if watched.observe is None or watched.metrics is None:
         return
     recorded: list[str] = []
-    count = watched.metrics.hear
+    count = watched.metrics.record
 
     def observe(path: str, event: DurableEvent, now: float) -> None:
         recorded.append(f"heard in {path}")
@@ -328,7 +328,7 @@ def test_observer_runs_after_readers_and_its_failure_affects_no_reader(
             raise ValueError("not this one")
         count(path, event, now)
 
-    watched._ears[:] = [observe]
+    watched._observers[:] = [observe]
     outlet = watched.observe("/work", Outlet(recorded))
     events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
     outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))
@@ -383,13 +383,13 @@ def test_ended_spans_are_sent_before_server_exits(held_collector: HeldCollector)
 def test_slow_collector_loses_spans_without_blocking(
     held_collector: HeldCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST", 2)
+    monkeypatch.setattr(telemetry, "_MAX_QUEUED", 2)
     there = telemetry.Telemetry("http://127.0.0.1:9")
-    there.hear("/", run(1), 0)
-    there.hear("/", run(2), 1)
+    there.record("/", run(1), 0)
+    there.record("/", run(2), 1)
     assert held_collector.begun.wait(20)
     for step in range(3, 20):
-        there.hear("/", run(step), step)
+        there.record("/", run(step), step)
     there.close()
     held_collector.go_on.set()
     there._ended.put(None)
@@ -402,8 +402,8 @@ def test_failing_collector_is_closed(held_collector: HeldCollector, monkeypatch:
     monkeypatch.setattr(threading, "excepthook", broken.append)
     there = telemetry.Telemetry("http://127.0.0.1:9")
     held_collector.go_on.set()
-    there.hear("/", run(1), 0)
-    there.hear("/", end("failed", error="It broke."), 0)
+    there.record("/", run(1), 0)
+    there.record("/", end("failed", error="It broke."), 0)
     there.close()
     assert (held_collector.is_closed, len(broken)) == (True, 1)
 
@@ -428,7 +428,7 @@ _EXACT = 5
 def test_log_is_rotated_before_it_exceeds_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five files are kept. A log other than the one passed as stderr is not changed."""
     path = tmp_path / "server.log"
-    monkeypatch.setattr(rotating_log, "LONGEST", 10)
+    monkeypatch.setattr(rotating_log, "MAX_BYTES", 10)
     kept = [os.dup(number) for number in (1, 2)]
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -68,7 +68,7 @@ async def test_reason_is_reported_while_run_end_cannot_be_stored() -> None:
 
 
 async def test_missing_data_directory_is_detected_while_idle() -> None:
-    async with server_directory() as here, in_process_server(here, graces=GracePeriods(look=0.02)) as server:
+    async with server_directory() as here, in_process_server(here, graces=GracePeriods(check_interval=0.02)) as server:
         client, workspace = await server.open_workspace()
         async with client.events(workspace, since=0) as events, asyncio.timeout(20):
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))

@@ -12,7 +12,7 @@ from server.approval_client import ApprovalClient, approval_client
 from server.clock import Clock
 from server.helpers import read_until
 
-FOREVER = GracePeriods(create=1e9, detach=1e9, look=1e9)
+FOREVER = GracePeriods(create=1e9, detach=1e9, check_interval=1e9)
 """No client is timed out, and the files are not polled."""
 
 

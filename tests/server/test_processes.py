@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import stat
 import sys
 
@@ -116,7 +115,7 @@ async def test_c55_waiting_run_continues_without_clients() -> None:
     async with server_directory() as directory:
         workspace, _ = await killed_in_a_stream(directory)
         async with in_process_server(directory) as server:
-            await until(lambda: server.manager.ready.is_set() and not server.manager.handles, most=5_000_000)
+            await until(lambda: server.manager.ready.is_set() and not server.manager.handles)
             client, _ = await server.open_workspace()
             run = await client.get_run(workspace, RunId("r2"))
             assert (run.outcome, run.prompt) == ("completed", "words=3")
@@ -137,12 +136,10 @@ async def test_r8_second_server_is_refused() -> None:
         await client.health()
 
 
-async def test_r12_tcp_start_prints_token_path_not_token() -> None:
+async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> None:
     """R12."""
     async with server_directory() as directory:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = reserved_port
         async with server_process(directory, "--host", f"tcp://127.0.0.1:{port}") as server:
             token = (directory.data / "token").read_text().strip()
             assert stat.S_IMODE((directory.data / "token").stat().st_mode) == 0o600
@@ -159,7 +156,7 @@ async def test_r12_tcp_start_prints_token_path_not_token() -> None:
 SLOW_SHUTDOWN = """
 import holdfast.server.serve as serve
 from holdfast.cli.main import main
-serve.LAST_WORDS_SECONDS = 3600.0
+serve.RESPONSE_GRACE = 3600.0
 main()
 """
 

@@ -16,7 +16,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides
+from holdfast.runtime.server_services import ServiceOverrides
 from holdfast.server import workspace_manager
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Message, Receive, Scope, Send
@@ -52,7 +52,7 @@ async def test_stalled_reader_causes_no_repeated_wakeups() -> None:
     """A heartbeat that cannot be written is retried with the next one, not at once."""
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -60,7 +60,7 @@ async def test_stalled_reader_causes_no_repeated_wakeups() -> None:
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(raw_request(f"/v1/workspaces/{workspace}/events?since=0"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
         other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
@@ -204,7 +204,7 @@ async def test_response_begins_after_previous_one_was_read() -> None:
         reader, writer = await open_raw(directory.address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(raw_request("/1") + raw_request("/2"))
-        await until(lambda: asked, most=1_000_000)
+        await until(lambda: asked)
         for _ in range(5):
             await settle_down()
         assert asked == ["/1"]
@@ -313,7 +313,7 @@ async def test_jobs_keep_workspace_open_for_limited_time() -> None:
     linger = 100
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -333,7 +333,7 @@ async def test_jobs_keep_workspace_open_for_limited_time() -> None:
         handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
         first.stop(0)
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_job_period_begins_at_end_of_last_run() -> None:
@@ -343,7 +343,7 @@ async def test_job_period_begins_at_end_of_last_run() -> None:
     model.before.shut()
     async with (
         server_directory() as directory,
-        in_process_server(directory, model, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -357,17 +357,17 @@ async def test_job_period_begins_at_end_of_last_run() -> None:
         await clock.forward(10 * linger, server.address)
         assert server.manager.handles == [handle], "the run keeps it open"
         model.before.open()
-        await until(lambda: not handle.workspace.is_busy(), most=1_000_000)
+        await until(lambda: not handle.workspace.is_busy())
         await clock.forward(linger - 1, server.address)
         assert server.manager.handles == [handle], "the job keeps it open"
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_workspace_closes_when_job_ends_in_time() -> None:
     async with (
         server_directory() as directory,
-        in_process_server(directory, graces=GracePeriods(create=1e9, look=1e9)) as server,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -377,7 +377,7 @@ async def test_workspace_closes_when_job_ends_in_time() -> None:
         await clock.forward(60, server.address)
         assert len(server.manager.handles) == 1
         running.stop(0)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_job_output_is_read_and_job_is_stopped() -> None:
@@ -493,7 +493,7 @@ async def test_memory_is_trimmed_once_after_workspaces_close(
         opened = [await server.open_workspace(name) for name in ("a", "b")]
         for client, workspace in opened:
             await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
         gc.disable()
         try:
             left = weakref.ref(Loop())

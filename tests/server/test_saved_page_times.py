@@ -81,4 +81,4 @@ def test_failed_save_restarts_period_and_leaves_no_temporary_file(
 
 
 def test_default_periods() -> None:
-    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, look=2.0)
+    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, check_interval=2.0)

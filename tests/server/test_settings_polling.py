@@ -12,7 +12,10 @@ def _edit(project: str, text: str) -> None:
 
 
 async def test_edit_is_published_to_attached_clients() -> None:
-    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(check_interval=0.01)) as server,
+    ):
         client, workspace = await server.open_workspace()
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:
@@ -24,6 +27,9 @@ async def test_edit_is_published_to_attached_clients() -> None:
 
 
 async def test_no_polling_without_open_workspace() -> None:
-    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(look=0.01)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(check_interval=0.01)) as server,
+    ):
         await server.client()
         assert "check" not in server.manager._timers

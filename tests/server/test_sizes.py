@@ -65,14 +65,14 @@ async def test_log_pages_of_any_size_join_to_whole_log(monkeypatch: pytest.Monke
         assert len(whole[0]) == await opened.last_event()
         assert whole[2][-1]["type"] == "run_complete"
         for looked_at, size, limit in ((1, 1 << 20, 1), (2, 1 << 20, 500), (5_000, 0, 500), (5_000, 1, 2), (3, 0, 1)):
-            monkeypatch.setattr(log, "_MOST_LOOKED_AT", looked_at)
-            monkeypatch.setattr(log, "_MOST_BYTES", size)
+            monkeypatch.setattr(log, "_MAX_EXAMINED", looked_at)
+            monkeypatch.setattr(log, "_MAX_PAGE_BYTES", size)
             for query, expected in zip(asked, whole, strict=True):
                 found, count = await pages(opened, **query, limit=limit)
                 assert found == expected, (looked_at, size, limit)
                 assert count > 1
         monkeypatch.undo()
-        monkeypatch.setattr(log, "_MOST", 2)
+        monkeypatch.setattr(log, "_MAX_EVENTS", 2)
         assert len((await opened.expect_ok("read_log", query={"limit": 2}))["events"]) == 2
         assert "from 1 to 2" in await opened.expect_error(400, "read_log", query={"limit": 3})
 
@@ -92,7 +92,7 @@ async def test_run_pages_join_to_all_runs(monkeypatch: pytest.MonkeyPatch) -> No
                 found += [run.run_id for run in page]
                 before = page[-1].number
             assert found == names[::-1]
-        monkeypatch.setattr(prompts, "_MOST", 2)
+        monkeypatch.setattr(prompts, "_MAX_RUNS", 2)
         assert len(await client.list_runs(workspace, limit=4)) == 2
         assert len(await client.list_runs(workspace, limit=4, state="ended")) == 2
 
@@ -104,7 +104,7 @@ async def test_undo_reads_bounded_number_of_sessions(monkeypatch: pytest.MonkeyP
             run = await opened.approvals.call_tools(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
             await opened.approvals.grant((await opened.approvals.pending_permissions())[0])
             await opened.approvals.events_until_end(run)
-        monkeypatch.setattr(undo, "_MOST_SESSIONS", 1)
+        monkeypatch.setattr(undo, "_MAX_SESSIONS", 1)
         for expected in (200, 400):
             answer = await opened.call("undo_changes", {})
             assert answer.status == expected, "only the latest session is looked at"
@@ -170,7 +170,7 @@ async def test_file_at_exact_limit(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.read_file(workspace, "abcd.txt")
         assert caught.value.status == 413
         for most, is_cut in ((1, True), (2, False), (3, False)):
-            monkeypatch.setattr(files, "_MOST", most)
+            monkeypatch.setattr(files, "_MAX_FILES", most)
             found = await client.list_files(workspace)
             assert (len(found.files), found.is_cut) == (min(most, 2), is_cut)
 
@@ -186,8 +186,8 @@ def delta(index: int, text: str = "x") -> Frame:
 @pytest.mark.parametrize(("few", "kept"), [(0, 0), (0, 1), (1, 1), (4, 8)])
 def test_frame_bytes_do_not_depend_on_cache(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole text, merged where there are more than a few frames; the same bytes for every reader, in any order."""
-    monkeypatch.setattr(frame_cache, "_FEW", few)
-    monkeypatch.setattr(frame_cache, "_KEPT", kept)
+    monkeypatch.setattr(frame_cache, "_MERGE_THRESHOLD", few)
+    monkeypatch.setattr(frame_cache, "_CACHE_SIZE", kept)
     cache = frame_cache.FrameCache()
     frames = [delta(number, str(number)) for number in range(1, 8)]
     for first, last in ((0, 7), (2, 5), (0, 7), (6, 7), (0, 1), (2, 5)):
@@ -281,8 +281,8 @@ def test_connection_chosen_for_eviction(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_caches_with_capacity_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_auth, "MOST_CODES", 1)
-    monkeypatch.setattr(web_auth, "MOST_PAGES", 1)
+    monkeypatch.setattr(web_auth, "MAX_CODES", 1)
+    monkeypatch.setattr(web_auth, "MAX_PAGES", 1)
     door = web_auth.mint(web_auth.mint(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
     assert web_auth.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
     door, page = web_auth.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
@@ -297,10 +297,10 @@ def test_caches_with_capacity_one(monkeypatch: pytest.MonkeyPatch) -> None:
         state = presence.transition(state, presence.Retire(presence.ClientId(client)))[0]
     assert state.retired == ("b",)
 
-    monkeypatch.setattr(counters, "_KEPT", 1)
+    monkeypatch.setattr(counters, "_MAX_SESSIONS", 1)
     metrics = Metrics()
     for session, cost in (("a", 1.0), ("b", 2.0), ("b", 5.0), ("a", 4.0)):
-        metrics._spent(SessionId(session), cost, is_new=cost < 3.0)
+        metrics._add_cost(SessionId(session), cost, is_new=cost < 3.0)
     total = next(family for family in metrics.families() if family.name.endswith("cost_dollars_total"))
     assert list(total.values.values()) == [6.0], "of a session that is not remembered only what comes later counts"
 

@@ -106,7 +106,7 @@ def test_run_durations_are_counted_in_buckets() -> None:
     metrics = Metrics()
     told = (_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
     for event, now in told:
-        metrics.hear("/", event, now)
+        metrics.record("/", event, now)
     found = _read(render(metrics.families()))
     assert found['holdfast_run_seconds_bucket{le="15"}'] == 0
     assert found['holdfast_run_seconds_bucket{le="60"}'] == 1
@@ -117,7 +117,7 @@ def test_run_durations_are_counted_in_buckets() -> None:
 def test_step_is_one_span_despite_other_run_events() -> None:
     spans = Spans()
     told = (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
-    ended = [span for event, now in told for span in spans.hear("/", event, now)]
+    ended = [span for event, now in told for span in spans.record("/", event, now)]
     assert [(span.kind, span.start, span.end) for span in ended if span.kind == "step"] == [
         ("step", 100.0, 103.0),
         ("step", 103.0, 120.0),

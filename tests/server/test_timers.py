@@ -33,7 +33,7 @@ CREATE, DETACH, LINGER, BEAT, ASK = 30.0, 10.0, 60.0, 15.0, 86_400.0
 
 
 def test_the_durations_are_these() -> None:
-    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().look) == (
+    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().check_interval) == (
         CREATE,
         DETACH,
         LINGER,
@@ -46,7 +46,7 @@ async def attached(server: Server, workspace: str, client: str, since: str = "si
 
 
 async def wait_until_closed(server: Server) -> None:
-    await until(lambda: not server.manager.handles, most=1_000_000)
+    await until(lambda: not server.manager.handles)
 
 
 async def test_workspace_without_attached_client() -> None:
@@ -212,12 +212,12 @@ async def test_stalled_reader_timeout(form: str, seconds: float) -> None:
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         stalled.write(raw_request(f"/v1/workspaces/{workspace}/events{form}"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
         other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
         await other.until(lambda item: item.number == 3)
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         assert bus._readers == 2
         await clock.forward(seconds - 1, server.address)
         assert bus._readers == 2
@@ -232,7 +232,7 @@ async def test_server_without_data_directory_exits_when_unused() -> None:
     model = FeedModel()
     async with (
         server_directory() as directory,
-        in_process_server(directory, model, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server,
+        in_process_server(directory, model, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
@@ -242,7 +242,7 @@ async def test_server_without_data_directory_exits_when_unused() -> None:
         await model.asked.wait()
         directory.data.rename(directory.data.with_name("away"))
         model.words.put_nowait(None)
-        await until(lambda: server.manager.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem)
         await clock.forward(2 * LINGER, server.address)
         assert server.over is not None
         assert not server.over.done(), "somebody is there who may restore it"
@@ -259,15 +259,15 @@ async def test_server_without_data_directory_exits_when_unused() -> None:
 async def test_a_server_whose_data_directory_is_restored_stays() -> None:
     async with (
         server_directory() as directory,
-        in_process_server(directory, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server,
+        in_process_server(directory, leaves_when_idle=True, graces=GracePeriods(check_interval=0.01)) as server,
     ):
         clock = Clock()
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         directory.data.rename(directory.data.with_name("away"))
-        await until(lambda: server.manager.storage_problem, most=10_000_000)
+        await until(lambda: server.manager.storage_problem)
         directory.data.with_name("away").rename(directory.data)
-        await until(lambda: not server.manager.storage_problem, most=10_000_000)
+        await until(lambda: not server.manager.storage_problem)
         await clock.forward(CREATE - 1, server.address)
         await send_prompt(client, workspace, session, "go", RunId("r1"))
 

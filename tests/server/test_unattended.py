@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
@@ -56,7 +56,7 @@ async def test_prompts_wait_for_client_without_usable_model(
             if waits:
                 assert (await stored(manager, workspace, "r2")).outcome is None
             handle = await manager.create(WorkspaceBody(WorkspaceId(""), directory.project(), client_id=CLIENT))
-            await until(lambda: not handle.workspace.engine.is_busy(), most=5_000_000)
+            await until(lambda: not handle.workspace.engine.is_busy())
             await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
             assert (await stored(manager, workspace, "r2")).outcome == "completed"
         finally:

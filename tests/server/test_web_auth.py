@@ -129,7 +129,7 @@ def test_challenge_expires_and_is_valid_once() -> None:
 def test_challenge_ends_with_its_page() -> None:
     """Also if a page of the same name enters later: it has another key and no challenge."""
     auth, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
-    for number in range(web_auth.MOST_PAGES):
+    for number in range(web_auth.MAX_PAGES):
         auth = web_auth.mint(auth, digest("c"), (), 6.0 + number / 1000)
         auth, _ = web_auth.exchange(auth, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
     assert "p" not in auth.pages
@@ -144,18 +144,18 @@ def test_challenge_ends_with_its_page() -> None:
 def test_r11_codes_pages_and_challenges_are_bounded() -> None:
     """R11: requesting links, entering or saying hello without end does not fill the memory."""
     auth = WebAuthState()
-    for number in range(3 * web_auth.MOST_PAGES):
-        for name in range(web_auth.MOST_CODES):
+    for number in range(3 * web_auth.MAX_PAGES):
+        for name in range(web_auth.MAX_CODES):
             auth = web_auth.mint(auth, digest(f"{number} {name}"), (), float(number))
         auth, page = web_auth.exchange(auth, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
         assert page is not None
         auth, _ = web_auth.hello(auth, page.id, "a", "b", float(number))
         if number == 0:
             auth, _ = web_auth.admit(auth, page.token, 0.0)
-    assert len(auth.codes) <= web_auth.MOST_CODES
-    assert len(auth.pages) == web_auth.MOST_PAGES
+    assert len(auth.codes) <= web_auth.MAX_CODES
+    assert len(auth.pages) == web_auth.MAX_PAGES
     assert set(auth.challenges) <= set(auth.pages)
-    assert {"p0", f"p{3 * web_auth.MOST_PAGES - 1}"} <= set(auth.pages), "who is there stays, and so does who came last"
+    assert {"p0", f"p{3 * web_auth.MAX_PAGES - 1}"} <= set(auth.pages), "who is there stays, and so does who came last"
 
 
 class Walk:
@@ -190,7 +190,7 @@ class Walk:
         self.chance.choice((self.mint, *often, *often, self.leave, self.request_challenge, self.wait, self.restart))()
 
     def mint(self) -> None:
-        if len(self.minted) < web_auth.MOST_CODES:
+        if len(self.minted) < web_auth.MAX_CODES:
             code = self.new("code")
             self.minted[code] = self.now
             self.auth = web_auth.mint(self.auth, digest(code), (), self.now)

@@ -28,7 +28,6 @@ from server.helpers import (
 
 _SHORT = GracePeriods(create=60.0, detach=0.02, linger=0.02)
 """Connected clients have enough time to act; departed clients are removed quickly."""
-_MOST = 5_000_000
 
 
 def streams(server: Server) -> int:
@@ -43,7 +42,7 @@ async def test_unattached_workspace_closes() -> None:
         in_process_server(directory, graces=GracePeriods(create=0.02)) as server,
     ):
         await server.open_workspace()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_reopened_workspace_keeps_id_and_numbers() -> None:
@@ -52,7 +51,7 @@ async def test_reopened_workspace_keeps_id_and_numbers() -> None:
         session = (await client.create_session(workspace, "s")).id
         cursor = (await client.snapshot(workspace)).cursor
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         with pytest.raises(ServerProblem) as caught:
             await client.get_workspace(workspace)
         assert caught.value.status == 404
@@ -77,12 +76,12 @@ async def test_stream_keeps_workspace_open_until_its_end() -> None:
         await client.set_current_session(workspace, session)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         raw.close()
-        await until(lambda: streams(server) == 1, most=_MOST)
+        await until(lambda: streams(server) == 1)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         await client.set_current_session(workspace, SessionId(""))
         assert (await client.get_session(workspace, session)).attached_clients == 0
         other.close()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
@@ -100,11 +99,11 @@ async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
         await client.leave_workspace(workspace)
         assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
         model.before.open()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         assert (await client.create_workspace(directory.project())).id == workspace
         assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_retired_client_is_refused_for_good() -> None:
@@ -188,7 +187,7 @@ async def test_work_during_close_reopens_workspace_over_the_wire(monkeypatch: py
         manager.apply(WorkBegan(workspace))
         monkeypatch.undo()
         gate.open()
-        await until(lambda: workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: workspace not in manager.presence.workspaces)
         assert not manager.handles
 
 
@@ -205,7 +204,7 @@ async def test_workspace_can_be_reopened_after_failed_close(
 
         monkeypatch.setattr(server.manager.ledger, "close_workspace", refused)
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         monkeypatch.undo()
         assert (await client.create_workspace(directory.project())).id == workspace
         await send_prompt(client, workspace, session, "go", "r1")
@@ -248,7 +247,7 @@ async def test_a_run_keeps_a_server_that_a_client_started() -> None:
         session = (await client.create_session(workspace, "s")).id
         await send_prompt(client, workspace, session, "go", "r1")
         await client.retire_client()
-        await until(lambda: not server.manager.presence.workspaces[workspace].claims, most=_MOST)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims)
         assert server.over is not None
         assert not server.over.done()
         model.before.open()

@@ -1,6 +1,6 @@
 """Write rate of one reader: unlimited when paced, in batches when not, less often under load."""
 
-from holdfast.server.streams.event_stream import LONGEST_WAIT, SHORTEST_WAIT, WritePace
+from holdfast.server.streams.event_stream import MAX_WAIT, MIN_WAIT, WritePace
 
 
 def test_a_paced_stream_never_waits() -> None:
@@ -11,7 +11,7 @@ def test_a_paced_stream_never_waits() -> None:
 def test_first_writes_are_immediate_and_next_ones_delayed() -> None:
     pace = WritePace(0.0)
     waits = [pace.wait(0.0) for _ in range(17)]
-    assert waits == [0.0] * 16 + [SHORTEST_WAIT]
+    assert waits == [0.0] * 16 + [MIN_WAIT]
 
 
 def test_a_burst_is_written_in_pieces() -> None:
@@ -23,7 +23,7 @@ def test_a_burst_is_written_in_pieces() -> None:
             now += seconds
             pace.waited(now)
         writes += 1
-    assert writes < 2.2 / SHORTEST_WAIT
+    assert writes < 2.2 / MIN_WAIT
 
 
 def test_delay_follows_lag_of_loop() -> None:
@@ -39,10 +39,10 @@ def test_delay_follows_lag_of_loop() -> None:
 
     grown = [waited(2.0) for _ in range(8)]
     assert grown == sorted(grown)
-    assert grown[-1] == LONGEST_WAIT
+    assert grown[-1] == MAX_WAIT
     shrunk = [waited(0.0) for _ in range(8)]
     assert shrunk == sorted(shrunk, reverse=True)
-    assert shrunk[-1] == SHORTEST_WAIT
+    assert shrunk[-1] == MIN_WAIT
 
 
 def test_delayed_readers_share_deadline() -> None:

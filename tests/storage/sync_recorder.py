@@ -33,10 +33,10 @@ class SyncRecorder:
             for name in ("fsync", "fdatasync"):
                 patch.setattr(os, name, self._sync)
             for name in ("rename", "replace", "link"):
-                patch.setattr(os, name, self._moved(name, getattr(os, name)))
+                patch.setattr(os, name, self._wrap_move(name, getattr(os, name)))
             for name in ("unlink", "remove"):
-                patch.setattr(os, name, self._removed(getattr(os, name)))
-            patch.setattr(os, "open", self._opened(os.open))
+                patch.setattr(os, name, self._wrap_remove(getattr(os, name)))
+            patch.setattr(os, "open", self._wrap_open(os.open))
             yield self
         finally:
             patch.undo()
@@ -55,7 +55,7 @@ class SyncRecorder:
             self._synced[found.st_dev, found.st_ino] = _content(f"/proc/self/fd/{descriptor}")
         self._add("sync", path)
 
-    def _moved(self, kind: str, call: Any) -> Any:  # noqa: ANN401 - as the functions of `os`
+    def _wrap_move(self, kind: str, call: Any) -> Any:  # noqa: ANN401 - as the functions of `os`
         def moved(source: Any, target: Any, **options: Any) -> None:  # noqa: ANN401
             old, new = _real(source, options.get("src_dir_fd")), _real(target, options.get("dst_dir_fd"))
             found = os.stat(old, follow_symlinks=False)
@@ -65,14 +65,14 @@ class SyncRecorder:
 
         return moved
 
-    def _removed(self, call: Any) -> Any:  # noqa: ANN401
+    def _wrap_remove(self, call: Any) -> Any:  # noqa: ANN401
         def removed(path: Any, **options: Any) -> None:  # noqa: ANN401
             call(path, **options)
             self._add("unlink", _real(path, options.get("dir_fd")))
 
         return removed
 
-    def _opened(self, call: Any) -> Any:  # noqa: ANN401
+    def _wrap_open(self, call: Any) -> Any:  # noqa: ANN401
         def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
             descriptor = call(path, flags, *arguments, **options)
             if flags & (os.O_CREAT | os.O_TRUNC):

@@ -221,7 +221,7 @@ async def test_erasure_prevented_by_a_kill_is_repeated(
     assert [canary for canary in canaries if canary not in contents(killed)] == []
     again = SqliteLedger(killed)
     gone = [canaries[number] for number in sorted(erasing)]
-    await until(lambda: not any(canary in contents(killed) for canary in gone), most=5_000)
+    await until(lambda: not any(canary in contents(killed) for canary in gone))
     assert all(canary in contents(killed) for canary in canaries if canary not in gone)
     await again.close()
 

@@ -290,7 +290,7 @@ def test_overwritten_database_content_is_synced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 2, 5])
 def test_logs_are_rotated_oldest_first(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest two are never lost, and each log keeps its content under its next number."""
-    monkeypatch.setattr(rotating_log, "KEPT", kept)
+    monkeypatch.setattr(rotating_log, "FILE_COUNT", kept)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     path = tmp_path / "server.log"
     path.write_text("now")
@@ -298,7 +298,7 @@ def test_logs_are_rotated_oldest_first(kept: int, tmp_path: Path, monkeypatch: p
         (tmp_path / f"server.log.{number}").write_text(str(number))
     log = rotating_log.RotatingLog(str(path))
     with SyncRecorder(tmp_path).running() as record:
-        log._turn_over()
+        log._rotate()
     renames = [call.name for call in record.calls if call.kind == "rename"]
     assert renames == [f"server.log.{number}" for number in range(max(kept - 1, 1), 0, -1)]
     assert record.calls[-1] == Call("create", "server.log")
@@ -314,7 +314,7 @@ def test_logs_are_rotated_oldest_first(kept: int, tmp_path: Path, monkeypatch: p
 def test_log_is_rotated_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
     path.write_text("x" * size)
-    monkeypatch.setattr(rotating_log, "LONGEST", 1)
+    monkeypatch.setattr(rotating_log, "MAX_BYTES", 1)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat(path))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     log = rotating_log.RotatingLog(str(path))

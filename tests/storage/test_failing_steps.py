@@ -5,6 +5,7 @@ answered.
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
-from holdfast.runtime.services import ServerServices
+from holdfast.runtime.server_services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
@@ -39,12 +40,18 @@ def present(data: Path, vfs: str) -> None:
 
 
 def crashed(data: Path, vfs: str) -> None:
-    """The log contains data that the database does not: copied while a server was running."""
-    ledger = SqliteLedger(data.with_name("first"), vfs=vfs)
-    data.mkdir()
-    for name in ("holdfast.db", "holdfast.db-wal"):
-        (data / name).write_bytes((data.with_name("first") / name).read_bytes())
-    ledger.database.close()
+    """The log contains data that the database does not: copied while a server was running.
+
+    All attempts of a test start with the same copy. Two copies may differ, because the writer works meanwhile.
+    """
+    copy = data.parents[1] / "copy"
+    if not copy.exists():
+        ledger = SqliteLedger(copy.with_name("first"), vfs=vfs)
+        copy.mkdir()
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            (copy / name).write_bytes((copy.with_name("first") / name).read_bytes())
+        ledger.database.close()
+    shutil.copytree(copy, data)
 
 
 def earlier(data: Path, vfs: str) -> None:
@@ -237,7 +244,7 @@ def test_services_that_cannot_be_constructed_release_the_store(tmp_path: Path, m
     def refuse(*_: object) -> None:
         raise RuntimeError("no web")
 
-    monkeypatch.setattr("holdfast.runtime.services.WebClient", refuse)
+    monkeypatch.setattr("holdfast.runtime.server_services.WebClient", refuse)
     empty = held_resources()
     with pytest.raises(RuntimeError, match="no web"):
         ServerServices(tmp_path)

@@ -19,7 +19,7 @@ def version(name: str, path: str, content: str) -> Operation:
     return AddFile(FileVersion(f"{name}{path}{content[:3]}", SessionId(name), path, content, 0, 1, 1))
 
 
-def stored(data: Path) -> tuple[int, int]:
+def count_rows(data: Path) -> tuple[int, int]:
     connection = apsw.Connection(str(data / "holdfast.db"), flags=apsw.SQLITE_OPEN_READONLY)
     [(files,)] = connection.execute("SELECT count(*) FROM files")
     [(contents,)] = connection.execute("SELECT count(*) FROM contents")
@@ -39,11 +39,11 @@ async def test_content_is_stored_once_and_deleted_with_its_last_version(tmp_path
     await do(session("s"), session("t"))
     await do(*(version("s", "/a", content) for content in (big, other, big, other)))
     await do(version("t", "/b", big))
-    assert stored(tmp_path / "data") == (5, 2)
+    assert count_rows(tmp_path / "data") == (5, 2)
     assert [file.content for file in await ledger.files(record.id, SessionId("s"))] == [big, other, big, other]
     await do(DeleteSession(SessionId("s")))
-    assert stored(tmp_path / "data") == (1, 1)
+    assert count_rows(tmp_path / "data") == (1, 1)
     assert [file.content for file in await ledger.files(record.id, SessionId("t"))] == [big]
     await do(DeleteSession(SessionId("t")))
-    assert stored(tmp_path / "data") == (0, 0)
+    assert count_rows(tmp_path / "data") == (0, 0)
     await ledger.close()

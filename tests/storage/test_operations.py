@@ -364,17 +364,17 @@ ASKED: dict[str, ApprovalEvent] = {
 }
 
 
-def notified(*, granted: bool, denied: bool, name: str = "p") -> PermissionNotificationEvent:
+def permission_notification(*, granted: bool, denied: bool, name: str = "p") -> PermissionNotificationEvent:
     return PermissionNotificationEvent(
         Change("created", PermissionNotification(ToolCallId("c"), granted=granted, denied=denied, id=name))
     )
 
 
 CLOSING: dict[str, tuple[PermissionNotificationEvent | QuestionNotificationEvent, bool]] = {
-    "granted": (notified(granted=True, denied=False), True),
-    "denied": (notified(granted=False, denied=True), True),
-    "pending": (notified(granted=False, denied=False), False),
-    "another": (notified(granted=True, denied=False, name="q"), False),
+    "granted": (permission_notification(granted=True, denied=False), True),
+    "denied": (permission_notification(granted=False, denied=True), True),
+    "pending": (permission_notification(granted=False, denied=False), False),
+    "another": (permission_notification(granted=True, denied=False, name="q"), False),
     "answered": (QuestionNotificationEvent(Change("created", QuestionNotification("p", SessionId("s"), "c1"))), True),
     "another batch": (
         QuestionNotificationEvent(Change("created", QuestionNotification("q", SessionId("s"), "c1"))),

@@ -60,7 +60,7 @@ def some_session(name: str, at: int, cost: float, *, parent: str = "") -> Create
     return CreateSession(msgspec.structs.replace(made, prompt_tokens=10, completion_tokens=3))
 
 
-def accepted(name: str, at: int) -> Admit:
+def admission(name: str, at: int) -> Admit:
     return Admit(msgspec.structs.replace(run(name), accepted_at=at * 1000), b"")
 
 
@@ -76,25 +76,25 @@ HERE: tuple[Operation, ...] = (
     message_at("a4", "assistant", 1_000, ended_at(999)),
     message_at("a5", "assistant", 1_000, call("edit"), model="small", session="child"),
     message_at("t1", "tool", 1_000, call("never"), ended_at(1_500)),
-    accepted("r1", MONDAY),
+    admission("r1", MONDAY),
     StartRun(RunId("r1"), MONDAY * 1000),
     EndRun(RunId("r1"), "completed", MONDAY * 1000 + 3_000),
-    accepted("r2", MONDAY + 23 * HOUR),
+    admission("r2", MONDAY + 23 * HOUR),
     StartRun(RunId("r2"), 5_000),
     EndRun(RunId("r2"), "failed", 99_000),
-    accepted("r3", MONDAY + 24 * HOUR),
+    admission("r3", MONDAY + 24 * HOUR),
     EndRun(RunId("r3"), "completed", MONDAY * 1000),
-    accepted("r4", MONDAY + 24 * HOUR),
+    admission("r4", MONDAY + 24 * HOUR),
     StartRun(RunId("r4"), 7_000),
     EndRun(RunId("r4"), "completed", 12_000),
-    accepted("r5", MONDAY),
-    accepted("r6", MONDAY),
+    admission("r5", MONDAY),
+    admission("r6", MONDAY),
     StartRun(RunId("r6"), 1_000),
 )
 THERE: tuple[Operation, ...] = (
     some_session("s", MONDAY, 2.0),
     message_at("a1", "assistant", 1_000, ended_at(1_010), provider="other"),
-    accepted("r1", MONDAY),
+    admission("r1", MONDAY),
     EndRun(RunId("r1"), "cancelled", 5_000),
 )
 

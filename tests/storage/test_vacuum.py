@@ -35,7 +35,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
     await ledger.close()
 
 
-async def filled(ledger: SqliteLedger) -> WorkspaceOwner:
+async def filled_ledger(ledger: SqliteLedger) -> WorkspaceOwner:
     """One session that stays, between two that are deleted; each message takes the same space in the event log."""
     owner = await WorkspaceOwner.with_session(ledger)
     for name in ("early", "stays", "late"):
@@ -56,7 +56,7 @@ def pages(connection: apsw.Connection) -> tuple[int, int]:
 
 
 async def test_r11_file_shrinks_after_sessions_are_deleted(ledger: SqliteLedger, tmp_path: Path) -> None:
-    owner = await filled(ledger)
+    owner = await filled_ledger(ledger)
     kept = await ledger.messages(owner.id, SessionId("stays"))
     before, _ = await ledger.database.read(pages)
     await empty(owner)
@@ -107,7 +107,7 @@ async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, mon
         step(shrinker, connection)
         told.append("step")
 
-    owner = await filled(ledger)
+    owner = await filled_ledger(ledger)
     monkeypatch.setattr(IncrementalVacuum, "step", held)
     deleting = asyncio.gather(empty(owner))
     assert await asyncio.to_thread(reached.wait, TIMEOUT)
@@ -132,7 +132,7 @@ async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monk
             states.append({name: bytes(data) for name, data in disk.synced.items()})
 
     monkeypatch.setattr(IncrementalVacuum, "step", seen)
-    owner = await filled(ledger)
+    owner = await filled_ledger(ledger)
     kept = await ledger.messages(owner.id, SessionId("stays"))
     await empty(owner)
     async with asyncio.timeout(TIMEOUT):

@@ -44,7 +44,7 @@ def store(size: int) -> writer.Work[None]:
 
 
 @contextmanager
-def opened(data: Path, vfs: str) -> Iterator[Database]:
+def open_database(data: Path, vfs: str) -> Iterator[Database]:
     database = Database.open(data, vfs=vfs)
     try:
         yield database
@@ -85,7 +85,7 @@ async def test_one_failed_call_around_any_commit_has_no_lasting_effect(
 
     fault = FailingCall("frames", applies=in_the_writer)
     failed = set()
-    with opened(tmp_path / "data", fault.disk.name) as database:
+    with open_database(tmp_path / "data", fault.disk.name) as database:
         for workload in WORKLOADS:
             await attempt(database, fault, 0, workload)
             for at, (before, name) in enumerate(pairwise(["", *fault.calls]), 1):

@@ -87,7 +87,7 @@ async def project(tmp_path: Path) -> AsyncIterator[ToolProject]:
 
 async def of_agent(project: ToolProject) -> set[str]:
     call = project.call
-    assert (await call("agent", prompt="look")).content == "said by the helper"
+    assert (await call("agent", prompt="look")).content == "text of the sub-agent"
     await call("agent", prompt="look", agent="")
     await call("agent", prompt="look", agent=" @reviewer ")
     sent = [(task.title, task.kind) for task in call.subagent_tasks]

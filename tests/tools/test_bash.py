@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate
+from holdfast.testing.gates import Gate, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
@@ -192,16 +192,10 @@ async def test_processes_left_running_are_stopped_and_reported(runner: BashRunne
 
 async def test_output_is_published_live(runner: BashRunner) -> None:
     await runner.start("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
-    await until_real(lambda: "öne" in runner.live_output())
+    await until(lambda: "öne" in runner.live_output())
     (runner.root / "go").touch()
     await runner.harness.quiet()
     assert runner.live_output() == "öne\ntwo\n"
-
-
-async def until_real(condition: Callable[[], object]) -> None:
-    """Wait in real time until the condition holds."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 # Permission and cancel
@@ -286,7 +280,7 @@ async def test_process_tree_is_gone_when_a_cancelled_run_has_ended(runner: BashR
     token = new_token()
     line = f"setsid sleep {token} & trap '' INT TERM; touch up; while :; do sleep {token}; done"
     await runner.start("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
-    await until_real((runner.root / "up").exists)
+    await until((runner.root / "up").exists)
     await runner.harness.cancel()
     await runner.harness.quiet()
     assert not survivors(token)
@@ -346,7 +340,7 @@ async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(
     kills = KILLS_ITS_SUPERVISORS.format(token=token)
     line = f"kill_all() {{ {kills}; }}; trap kill_all INT; touch ready; sleep {token} & wait"
     await runner_without_namespace.start("r1", ("bash", {"command": line}))
-    await until_real((runner_without_namespace.root / "ready").exists)
+    await until((runner_without_namespace.root / "ready").exists)
     await runner_without_namespace.harness.cancel()
     await runner_without_namespace.harness.quiet()
     assert not survivors(token)
@@ -390,7 +384,7 @@ async def test_long_command_continues_in_the_background(runner: BashRunner) -> N
     token = new_token()
     result = await runner.run(f"sleep {token}")
     assert "job 001" in result.content
-    await until_real(lambda: survivors(token))
+    await until(lambda: survivors(token))
     assert (await runner.call("job_output", shell_id="001")).content.startswith("Status: running")
     killed = await runner.call("job_kill", shell_id="001")
     assert killed.content == "Job 001 was stopped."
@@ -426,7 +420,7 @@ async def test_cancel_stops_a_job_whose_output_is_followed(runner: BashRunner) -
     runner.bash._times = BashTimes(early=LONG)
     token = new_token()
     await runner.start("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
-    await until_real((runner.root / "up").exists)
+    await until((runner.root / "up").exists)
     await runner.harness.cancel()
     await runner.harness.quiet()
     assert not survivors(token)
@@ -450,7 +444,7 @@ async def test_a_hundred_commands_and_jobs_leave_no_resources_in_use(runner: Bas
     runner.bash._times = BashTimes(early=0.0)
     for _ in range(8):
         await runner.run("true", run_in_background=True)
-        await until_real(lambda: not runner.jobs.is_busy)
+        await until(lambda: not runner.jobs.is_busy)
     assert (await runner.run("echo fine")).content.startswith("fine")
 
 

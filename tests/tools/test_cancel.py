@@ -25,7 +25,7 @@ CHANGES: list[tuple[str, dict[str, object]]] = [
 OLD = b"one\ntwo\nthree\n"
 
 
-async def cancelled(runner: ToolRunner, run: str) -> None:
+async def cancel_and_check(runner: ToolRunner, run: str) -> None:
     await runner.harness.cancel()
     await runner.harness.quiet()
     assert runner.harness.end_of(run).outcome == "cancelled"
@@ -41,7 +41,7 @@ async def test_cancelled_while_an_approval_is_pending(
     runner.approver.gate.reached.clear()
     run = await runner.start(change)
     await runner.approver.gate.reached.wait()
-    await cancelled(runner, run)
+    await cancel_and_check(runner, run)
     assert runner.read("a.txt") == OLD
     assert runner.names() == ["a.txt"]
     assert await runner.versions() == []
@@ -77,7 +77,7 @@ async def test_cancel_ends_the_run_although_the_disk_blocks(
     run = await runner.start(change)
     assert await asyncio.to_thread(disk.reached.wait, 30)
     assert len(runner.names()) == 2
-    await cancelled(runner, run)
+    await cancel_and_check(runner, run)
     assert runner.read("a.txt") == OLD
     disk.go.set()
     # The temporary file is removed first, then the directories created for it.
@@ -142,7 +142,7 @@ async def test_c45_a_running_search_stops_with_its_run(searching: tuple[ToolRunn
     await runner.call_ok("view", file_path="a.txt")
     run = await runner.start(("grep", SLOW), ("write", {"file_path": "a.txt", "content": "x"}))
     await watch.started.wait()
-    await cancelled(runner, run)
+    await cancel_and_check(runner, run)
     assert not watch.is_any_left()
     assert runner.read("a.txt") == OLD
 

@@ -15,7 +15,7 @@ def item(content: str, status: str, active: str = "") -> dict[str, str]:
     return {"content": content, "status": status, "active_form": active or f"{content}ing"}
 
 
-async def stored(runner: ToolRunner) -> Sequence[Todo]:
+async def stored_todos(runner: ToolRunner) -> Sequence[Todo]:
     session = await runner.harness.ledger.session(runner.harness.workspace.record.id, runner.harness.session)
     assert session is not None
     return session.todos
@@ -42,11 +42,11 @@ async def test_todos_replace_the_list(runner: ToolRunner) -> None:
         "completed": 1,
         "total": 3,
     }
-    assert [todo.status for todo in await stored(runner)] == ["completed", "in_progress", "pending"]
+    assert [todo.status for todo in await stored_todos(runner)] == ["completed", "in_progress", "pending"]
     events = [event.change.object for _, event in runner.harness.published.events if isinstance(event, SessionEvent)]
     assert any(len(session.todos) == 3 for session in events)
     assert "empty" in (await runner.call_ok("todos", todos=[])).content
-    assert list(await stored(runner)) == []
+    assert list(await stored_todos(runner)) == []
 
 
 async def test_stored_todos_are_loaded_after_a_restart(project: Path) -> None:
@@ -61,7 +61,7 @@ async def test_stored_todos_are_loaded_after_a_restart(project: Path) -> None:
 
 async def test_todos_need_a_known_status(runner: ToolRunner) -> None:
     assert "status" in await runner.call_error("todos", todos=[item("Look", "done")])
-    assert list(await stored(runner)) == []
+    assert list(await stored_todos(runner)) == []
     assert "200 at most" in await runner.call_error("todos", todos=[item(str(n), "pending") for n in range(201)])
 
 

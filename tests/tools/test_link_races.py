@@ -33,7 +33,7 @@ async def swapping(one: Path, two: Path) -> AsyncIterator[None]:
     """Exchange the two paths in a tight loop of another process."""
     racer = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", _RACER, str(one), str(two))
     try:
-        await until(Path(f"{one}.begun").exists, most=10_000_000)
+        await until(Path(f"{one}.begun").exists)
         yield
     finally:
         racer.kill()

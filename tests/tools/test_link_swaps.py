@@ -20,12 +20,12 @@ from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import find_context_sources, read_context_files
 from holdfast.workspace.search.fallback_scan import walk
 from tools.tool_runner import ToolRunner
-from trials.link_swaps import SECRET, Swapped, exchange, try_swap
+from trials.link_swaps import SECRET, SwappedProject, exchange, try_swap
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Swapped:
-    return Swapped(tmp_path)
+def project(tmp_path: Path) -> SwappedProject:
+    return SwappedProject(tmp_path)
 
 
 @pytest.fixture(params=["openat2", "step by step"])
@@ -49,7 +49,7 @@ def once(act: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.usefixtures("_way")
-def test_no_link_is_followed_below_an_open_directory(project: Swapped) -> None:
+def test_no_link_is_followed_below_an_open_directory(project: SwappedProject) -> None:
     handle = os.open(project.root, os.O_RDONLY)
     for path in ("x", "x/f.txt", "d/y/f.txt", "x/e/f.txt", "../outside/f.txt", "d/../../outside/f.txt", "d/f.txt/x"):
         with pytest.raises(OSError, match=r"."):
@@ -71,7 +71,7 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 
 
 @pytest.mark.usefixtures("_way")
-async def test_link_that_replaces_an_approved_directory_is_not_followed(project: Swapped) -> None:
+async def test_link_that_replaces_an_approved_directory_is_not_followed(project: SwappedProject) -> None:
     """The directory is replaced after the permission check, before the tool continues."""
     runner = await ToolRunner(project.root).open()
     allow = runner.approver.permit
@@ -96,7 +96,7 @@ async def git_init(root: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["rg", "git"])
-async def test_search_results_from_a_swapped_directory_are_not_shown(project: Swapped, program: str) -> None:
+async def test_search_results_from_a_swapped_directory_are_not_shown(project: SwappedProject, program: str) -> None:
     """The program sees a directory but opens a link; the directory is restored when the program is done."""
     real = shutil.which(program)
     if real is None:
@@ -115,7 +115,7 @@ async def test_search_results_from_a_swapped_directory_are_not_shown(project: Sw
         assert SECRET not in result.content, (program, result.content)
 
 
-async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(project: Swapped) -> None:
+async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(project: SwappedProject) -> None:
     async def swapped(arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
         exchange(*project.pairs[0])
         try:
@@ -128,7 +128,9 @@ async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(p
 
 
 @pytest.mark.usefixtures("_way")
-async def test_ls_stays_below_the_directory_it_has_opened(project: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ls_stays_below_the_directory_it_has_opened(
+    project: SwappedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Replaced in the middle of the walk: at the top, and one level below."""
     for pair in project.pairs:
         swap = once(lambda pair=pair: exchange(*pair))  # type: ignore[misc]
@@ -147,7 +149,7 @@ async def test_ls_stays_below_the_directory_it_has_opened(project: Swapped, monk
 
 
 @pytest.mark.usefixtures("_way")
-def test_built_in_walk_stays_below_the_directory_it_has_opened(project: Swapped) -> None:
+def test_built_in_walk_stays_below_the_directory_it_has_opened(project: SwappedProject) -> None:
     handle = os.open(project.root, os.O_RDONLY)
     found = walk(handle, str(project.root), IgnoreRules(str(project.root)))
     assert next(found) == "d/f.txt"
@@ -156,7 +158,7 @@ def test_built_in_walk_stays_below_the_directory_it_has_opened(project: Swapped)
     os.close(handle)
 
 
-def test_context_files_are_checked_when_they_are_opened(project: Swapped) -> None:
+def test_context_files_are_checked_when_they_are_opened(project: SwappedProject) -> None:
     for folder in (project.root / "d", project.outside):
         (folder / "notes.md").write_text(f"from {folder.name}")
     places = find_context_sources(project.root, (), ["d/notes.md"])
@@ -165,7 +167,9 @@ def test_context_files_are_checked_when_they_are_opened(project: Swapped) -> Non
     assert read_context_files(places) == []
 
 
-def test_project_extensions_are_checked_when_they_are_opened(project: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_extensions_are_checked_when_they_are_opened(
+    project: SwappedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Skills, commands and agents of a project."""
     for folder, text in ((project.root / "d", "inside"), (project.outside, SECRET)):
         (folder / "note.md").write_text(text)

@@ -164,14 +164,14 @@ async def test_a_concurrent_change_by_another_program_is_kept(stored: ToolRunner
         try:
             return await commit(workspace, epoch, ticket, writes)
         except StorageUnavailable:
-            stored.write_file("a.txt", b"of somebody else\n")
+            stored.write_file("a.txt", b"of another program\n")
             raise
 
     ledger.commit = commit_and_write  # type: ignore[method-assign]
     ledger.origins = ("tool",)
     await stored.start(CHANGES["an edit"])
     await stored.harness.quiet()
-    assert stored.read("a.txt") == b"of somebody else\n"
+    assert stored.read("a.txt") == b"of another program\n"
     assert not [name for name in stored.names() if "holdfast" in name]
 
 
@@ -272,14 +272,14 @@ async def test_a_file_that_is_created_again_during_an_undo_is_not_overwritten(
         try:
             return await commit(workspace, epoch, ticket, writes)
         except StorageUnavailable:
-            changed.write_file("b.txt", b"of somebody else")
+            changed.write_file("b.txt", b"of another program")
             raise
 
     ledger.commit = commit_and_write  # type: ignore[method-assign]
     ledger.origins = ("undo",)
     with pytest.raises(StorageUnavailable):
         await undo_last(changed, run="r1", force=True)
-    assert changed.read("b.txt") == b"of somebody else"
+    assert changed.read("b.txt") == b"of another program"
     assert b"made" in [changed.read(name) for name in changed.names() if name.startswith(".holdfast-")]
 
 

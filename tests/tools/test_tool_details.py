@@ -22,7 +22,7 @@ from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.search.search import FileMatches, GrepRequest, Match, Searcher, SearchScope, TextMatches
 from tools.direct_calls import DirectCaller
 from trials.sandbox_escapes import git
-from workspace.test_search_ways import Played
+from workspace.test_search_programs import FakeProgram
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 
@@ -83,7 +83,7 @@ async def test_viewed_image_is_marked_as_read(root: Path) -> None:
 async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large `limit` of the model does not make the server hold the whole of a huge file."""
     (root / "f").write_text("".join(f"{number:05}\n" for number in range(1, 101)))
-    monkeypatch.setattr(view, "_WHOLE", 60)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 60)
     call = await caller(root)
     shown = (await call.text("view", file_path="f", limit=1_000)).split("\n")
     assert shown == [
@@ -113,7 +113,7 @@ async def test_approval_free_directories_apply_only_outside_the_workspace(root: 
 
 def test_agent_descriptions_are_omitted_when_the_list_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is bounded as a whole; a list that is too long contains only names."""
-    monkeypatch.setattr(agent, "_LONGEST_LIST", 60)
+    monkeypatch.setattr(agent, "_MAX_LIST_LENGTH", 60)
     offered = [("a", "x" * 40), ("b", "x" * 40), ("c", "y" * 20), ("d", " z\n z ")]
     tool = Agent(lambda: offered)
     assert tool.spec.description.splitlines()[-4:] == [f"- a: {'x' * 40}", "- b", "- c", "- d: z z"]
@@ -218,7 +218,7 @@ async def test_searches_use_the_injected_launcher_git_and_limits(root: Path, tmp
 
     async def start(arguments: Sequence[str], *_: object) -> Child:
         started.append(arguments)
-        return Played(b"", b"", None)
+        return FakeProgram(b"", b"", None)
 
     settings = ToolSettings(grep={"timeout": 1}, glob={"timeout": 1})
     private = PrivateGit(str(tmp_path / "git"))

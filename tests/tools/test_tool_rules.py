@@ -90,7 +90,7 @@ async def check_questions(root: Path) -> None:
 
 async def test_questions_have_limits(root: Path) -> None:
     await check_questions(root)
-    checked = [question._check, question._wrong_with, question._wrong_with_choices]
+    checked = [question._check, question._question_problem, question._choices_problem]
     await assert_async_clauses_decide(checked, lambda: check_questions(root))
 
 
@@ -155,7 +155,7 @@ async def test_todos_have_a_limit(root: Path) -> None:
 
 
 async def test_todos_of_few_sessions_are_cached(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(todos, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(todos, "_MAX_CACHED", 2)
     call = await caller(root)
     for session in ("s1", "s2", "s1", "s3"):
         call.session_id = SessionId(session)
@@ -190,7 +190,7 @@ async def test_log_tool_shows_the_end_of_the_log(root: Path, monkeypatch: pytest
     # Only complete lines of the last part.
     log.write_text("first\nsecond\nthird\n")
     for most, expected in ((19, "first\nsecond\nthird"), (18, "second\nthird"), (7, "third")):
-        monkeypatch.setattr(logs, "_MOST_BYTES", most)
+        monkeypatch.setattr(logs, "_MAX_BYTES", most)
         assert await call.text("holdfast_logs") == expected, most
     log.unlink()
     log.mkdir()
@@ -291,7 +291,7 @@ async def test_registry_lists_the_expected_tools() -> None:
     assert names(await some.current()) == ["grep", "brought", "extra"]
 
 
-def test_metadata_leaves_out_what_is_none() -> None:
+def test_metadata_omits_none() -> None:
     assert json.loads(metadata(a=None, b=0, c="", d=False)) == {"b": 0, "c": "", "d": False}
     assert "é" in metadata(a="é")
 
@@ -346,7 +346,7 @@ async def test_view_of_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
         call.takes_images = False
     assert len(call.operations) == len(PICTURES)
     call.takes_images = True
-    monkeypatch.setattr(view, "_MOST_BYTES", 8)
+    monkeypatch.setattr(view, "_MAX_BYTES", 8)
     assert "at most 8 are taken" in await call.text("view", file_path="a.PNG")
 
 
@@ -355,7 +355,7 @@ class Skill:
 
 
 async def test_view_of_a_skill_is_complete_and_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_MOST_BYTES", 1_000)
+    monkeypatch.setattr(view, "_MAX_BYTES", 1_000)
     path = root / "SKILL.md"
     path.write_text("".join(f"line {number}\n" for number in range(1, 301)))
     call = await caller(root, ToolNeeds(skill_at=lambda place: Skill() if place == str(path) else None))
@@ -374,12 +374,12 @@ async def test_view_limits_lines_and_bytes(root: Path, monkeypatch: pytest.Monke
     (root / "f").write_text("ab\ncé\n")
     call = await caller(root)
     for most, is_shown in ((7, True), (6, False)):
-        monkeypatch.setattr(view, "_MOST_BYTES", most)
+        monkeypatch.setattr(view, "_MAX_BYTES", most)
         assert (await call.text("view", file_path="f")).startswith("<file>") is is_shown
         assert (await call.text("view", file_path="f", limit=1)).startswith("<file>")
-    assert len(call.operations) == 4, "also what is refused was read"
+    assert len(call.operations) == 4, "a refused read is recorded too"
     monkeypatch.undo()
-    monkeypatch.setattr(view, "_LONGEST_LINE", 4)
+    monkeypatch.setattr(view, "_MAX_LINE_LENGTH", 4)
     (root / "g").write_text("abcd\nabcde\néé\néép\naéé\n")
     assert (await call.text("view", file_path="g")).split("\n")[1:6] == [
         "     1|abcd", "     2|abcd...", "     3|éé", "     4|éé...", "     5|aé...",
@@ -398,15 +398,15 @@ async def test_view_reads_a_huge_file_only_up_to_the_requested_lines(
 
     whole = await shown()
     size = (root / "f").stat().st_size
-    monkeypatch.setattr(view, "_WHOLE", size)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size)
     assert await shown() == whole
     assert call.operations[-1].mark.digest  # type: ignore[union-attr]
-    monkeypatch.setattr(view, "_WHOLE", size - 1)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size - 1)
     assert await shown() == [*whole, "(the file goes on)"]
-    assert not call.operations[-1].mark.digest, "nobody has seen all of it"  # type: ignore[union-attr]
+    assert not call.operations[-1].mark.digest, "not all of it was read"  # type: ignore[union-attr]
     assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file goes on)"]
     assert await shown(offset=6) == ["(the file ends before this)"]
-    monkeypatch.setattr(view, "_WHOLE", 8)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 8)
     assert "A line of f has 8 bytes" in await call.text("view", file_path="f")
 
 
@@ -437,10 +437,10 @@ async def test_ls_limits_depth_and_entries(root: Path, monkeypatch: pytest.Monke
         found, is_cut, _ = await shown()
         assert (found, is_cut) == (most, most < 5)
     limits["max_items"] = 0
-    monkeypatch.setattr(ls, "_MOST", 2)
+    monkeypatch.setattr(ls, "_MAX_ITEMS", 2)
     assert (await shown())[:2] == (2, True)
     (root / ".git").rmdir()
-    monkeypatch.setattr(ls, "_MOST_ELSEWHERE", 1)
+    monkeypatch.setattr(ls, "_MAX_ITEMS_ELSEWHERE", 1)
     assert (await shown())[:2] == (1, True)
 
 

@@ -1,6 +1,5 @@
 """fetch and download from a real local server."""
 
-import asyncio
 import gzip
 import tracemalloc
 import zlib
@@ -195,7 +194,7 @@ async def test_redirect_to_a_denied_address_is_refused(runner: ToolRunner, web: 
     assert "/secret" not in [visit.path for visit in web.visits]
 
 
-async def test_failed_fetch_is_explained(runner: ToolRunner, web: WebServer) -> None:
+async def test_failed_fetch_is_explained(runner: ToolRunner, web: WebServer, reserved_port: int) -> None:
     assert "status 404" in await runner.call_error("fetch", url=f"{web.url}/none")
     assert "download" in await runner.call_error("fetch", url=f"{web.url}/file.bin")
     for url, says in (
@@ -207,11 +206,7 @@ async def test_failed_fetch_is_explained(runner: ToolRunner, web: WebServer) -> 
         ("http://[::1/", "not one"),
     ):
         assert says in await runner.call_error("fetch", url=url), url
-    free = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = free.sockets[0].getsockname()[1]
-    free.close()
-    await free.wait_closed()
-    assert "could not be asked" in await runner.call_error("fetch", url=f"http://127.0.0.1:{port}/")
+    assert "could not be asked" in await runner.call_error("fetch", url=f"http://127.0.0.1:{reserved_port}/")
 
 
 async def test_long_pages_are_cut(runner: ToolRunner, web: WebServer) -> None:

@@ -48,7 +48,7 @@ async def test_view_in_another_session_does_not_count(runner: ToolRunner) -> Non
     assert "view" in await runner.call_error("write", file_path="a.txt", content="x")
 
 
-async def test_a_change_within_the_same_second_is_noticed(runner: ToolRunner) -> None:
+async def test_change_within_the_same_second_is_detected(runner: ToolRunner) -> None:
     """The content counts, not the time: restored content is the same file, different content is not."""
     await runner.call("view", file_path="a.txt")
     status = (runner.root / "a.txt").stat()

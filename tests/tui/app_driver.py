@@ -74,6 +74,10 @@ class AppDriver:
         """Wait until the conversation contains a text."""
         await self.wait_until(lambda: text in self.conversation(), text)
 
+    async def wait_for_picture(self, text: str) -> None:
+        """Wait until the screen shows a text. The layout follows changes of the conversation and of panels later."""
+        await self.wait_until(lambda: text in self.picture(), text)
+
     async def wait_for_panel(self, kind: type[object]) -> None:
         """Wait until a panel of this kind is shown and can receive keys."""
         await self.wait_until(

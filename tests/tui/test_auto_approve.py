@@ -5,7 +5,7 @@ from tui.app_driver import open_app, running_server
 
 
 async def test_auto_approve_requires_confirmation_and_is_shown_on_every_screen() -> None:
-    """ctrl+y may be a slip of the fingers: letters and Enter do not confirm it."""
+    """ctrl+y may be pressed by mistake: letters and Enter do not confirm it."""
     async with running_server() as (_, server), open_app(server, size=(40, 16)) as screen:
         connection = screen.app.connection
         for keys, is_on in (((*"yes", "enter"), False), (("escape",), False), (("right", "enter"), True)):
@@ -19,7 +19,7 @@ async def test_auto_approve_requires_confirmation_and_is_shown_on_every_screen()
         for key in ("ctrl+p", "ctrl+g", "ctrl+s"):
             await screen.pilot.press(key)
             await screen.wait_until(lambda: len(screen.app.screen_stack) > 1, key)
-            assert "acts without asking" in screen.picture()
+            await screen.wait_for_picture("acts without asking")
             await screen.pilot.press("escape")
             await screen.wait_for_no_dialog()
         await screen.pilot.press("ctrl+y")

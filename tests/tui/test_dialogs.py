@@ -65,8 +65,8 @@ async def test_tool_call_is_allowed_once() -> None:
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        assert "+one" in screen.picture()
-        assert "Always saves: write:write(made.txt)" in screen.picture()
+        await screen.wait_for_picture("+one")
+        await screen.wait_for_picture("Always saves: write:write(made.txt)")
         await screen.pilot.press("tab", "a")
         await screen.wait_for_text("It said")
         assert made(server).read_text() == "one\ntwo\n"
@@ -121,7 +121,7 @@ async def test_questions_are_answered_together() -> None:
     async with running_server(model) as (_, server), open_app(server) as screen:
         await screen.submit("ask me")
         await screen.wait_for_panel(QuestionPanel)
-        assert "PostgreSQL [big]" in screen.picture()
+        await screen.wait_for_picture("PostgreSQL [big]")
         await screen.pilot.press("tab", "2", "enter")
         await screen.wait_until(lambda: "Where?" in screen.picture(), "the second question")
         await screen.pilot.press("down", "space", "enter")
@@ -229,10 +229,10 @@ async def test_changes_of_a_session_are_shown_and_undone() -> None:
         await screen.wait_for_text("It said")
         await screen.submit("/changes")
         await screen.wait_for_dialog(Picker)
-        assert "made.txt  +2 -0  new" in screen.picture()
+        await screen.wait_for_picture("made.txt  +2 -0  new")
         await screen.pilot.press("enter")
         await screen.wait_for_dialog(DiffScreen)
-        assert "+two" in screen.picture()
+        await screen.wait_for_picture("+two")
         await screen.pilot.press("u")
         await screen.wait_for_notice("made.txt: removed")
         assert not made(server).exists()
@@ -245,12 +245,12 @@ async def test_runs_are_listed() -> None:
         await screen.wait_until(lambda: not screen.app.connection.runs(), "its end")
         await screen.submit("/runs")
         await screen.wait_for_dialog(Picker)
-        assert "✓ the first thing  completed" in screen.picture()
+        await screen.wait_for_picture("✓ the first thing  completed")
         await screen.pilot.press("escape")
         await screen.wait_for_no_dialog()
         await screen.submit("/jobs")
         await screen.wait_for_dialog(Picker)
-        assert "There are no jobs." in screen.picture()
+        await screen.wait_for_picture("There are no jobs.")
 
 
 async def test_chosen_theme_is_stored() -> None:
@@ -323,7 +323,7 @@ async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
         await screen.wait_for_panel(ApprovalPanel)
         await screen.settle_request()
         screen.stop_clock()
-        # `fg` and its Enter were the shell's; the key is held.
+        # `fg` and its Enter belong to the shell; the key is held.
         screen.app.app_resume_signal.publish(screen.app)
         await screen.pilot.press(*["enter"] * 5)
         assert not screen.app.approvals.keyboard.is_settled

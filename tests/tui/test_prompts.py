@@ -18,7 +18,7 @@ from tui.app_driver import AppDriver, open_app, running_server
 
 
 async def busy(screen: AppDriver, model: FeedModel) -> None:
-    """A run that goes on until the test ends it."""
+    """Start a run that continues until the test ends it."""
     await screen.submit("go")
     await model.asked.wait()
 
@@ -108,7 +108,7 @@ async def test_queue_order_of_another_client_is_shown() -> None:
 
 
 async def test_queued_prompts_of_other_clients_are_not_restored() -> None:
-    """A cancel covers it, but it does not come into this editor."""
+    """A cancel covers it, but its text is not restored in this editor."""
     model = FeedModel()
     async with running_server(model) as (_, server), open_app(server) as screen:
         await busy(screen, model)
@@ -279,7 +279,7 @@ async def test_unsent_prompt_is_restored() -> None:
 
 
 async def test_external_editor_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the terminal cannot be handed over, nothing is lost and it is said."""
+    """If the terminal cannot be handed over, nothing is lost and the reason is shown."""
     monkeypatch.setenv("EDITOR", "true")
     async with running_server() as (_, server), open_app(server) as screen:
         screen.composer.insert("half a thought")
@@ -318,7 +318,7 @@ async def test_search_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
             await screen.wait_until(lambda: str(screen.line("find-count")) == "2 of 2", "two places")
             await screen.pilot.press("enter")
             await screen.wait_until(lambda: str(screen.line("find-count")) == "1 of 2", "the one before")
-            assert "number 7 " in screen.picture()
+            await screen.wait_for_picture("number 7 ")
             await screen.pilot.press("escape", "y")
             await screen.wait_until(lambda: copied == ["number 7 `x7`"], "the prompt is copied")
             await screen.pilot.press("J", "y")

@@ -1,4 +1,4 @@
-"""Everything that the user needs for a decision is visible: whole changes, all answers, every word of a model."""
+"""Everything that the user needs for a decision is visible: whole changes, all answers, all text of a model."""
 
 import json
 from functools import partial
@@ -43,7 +43,7 @@ SMALL = (80, 24)
     ["Use <Foo> and Vec<u8>, &amp; so on", "<details>\nwhat is inside\n</details>", "<!-- a remark -->", "![a](b) c"],
 )
 def test_html_is_shown_as_text(text: str) -> None:
-    """A terminal shows none, and without it the sentence would say something else."""
+    """A terminal does not render it, and without it the sentence would have another meaning."""
     words = " ".join(drawn(AnswerBlock(text), 80))
     for word in text.replace("&amp;", "&").replace("![a](b)", "!a").split():
         assert word in words
@@ -167,14 +167,14 @@ async def test_change_is_shown_completely_and_full_screen() -> None:
     async with running_server(acting(call)) as (_, server), open_app(server, size=SMALL) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        assert "; evil()" in screen.picture()
+        await screen.wait_for_picture("; evil()")
         what = screen.app.screen.query_one("#what")
         await screen.wait_until(lambda: what.size.height > 0, "some of it")
         before = what.size.height
         await screen.pilot.press("tab", "f")
         await screen.wait_until(lambda: what.size.height >= before + 2, "more of it")
         await screen.wait_until(lambda: "▌ write it" not in screen.picture(), "nothing but it")
-        assert "esc back" in screen.picture()
+        await screen.wait_for_picture("esc back")
 
 
 async def test_question_is_visible_with_its_answers() -> None:
@@ -212,7 +212,7 @@ async def test_escape_in_the_queue_does_not_count_towards_a_cancel() -> None:
         await queued(screen, "one")
         await screen.pilot.press("ctrl+t")
         await screen.wait_until(lambda: "s send now" in screen.line("hints"), "the keys of the queue")
-        assert "esc back" in screen.picture()
+        await screen.wait_for_picture("esc back")
         await screen.pilot.press("escape")
         await screen.wait_until(lambda: screen.composer.has_focus, "the editor")
         await screen.pilot.press("escape")
@@ -237,14 +237,14 @@ async def test_matches_are_visited_after_the_search_was_closed() -> None:
         await screen.wait_until(lambda: "needle two" in screen.picture(), "and on again")
         await screen.pilot.press("tab", "tab", "N")
         await screen.pilot.pause()
-        assert "needle two" in screen.picture(), "who went back to the editor is done with it"
+        await screen.wait_for_picture("needle two")
 
 
 async def test_help_shows_the_name_of_this_client() -> None:
     async with running_server() as (_, server), open_app(server, size=(120, 40)) as screen:
         await screen.pilot.press("ctrl+g")
         await screen.wait_for_dialog(HelpScreen)
-        assert "other clients see this one as 12345678" in screen.picture()
+        await screen.wait_for_picture("other clients see this one as 12345678")
         assert fits(screen, "send; steers the current run")
 
 
@@ -258,6 +258,7 @@ async def test_click_that_unfolds_keeps_the_focus_in_the_composer() -> None:
     async with running_server(model) as (_, server), open_app(server, size=SMALL) as screen:
         await screen.submit("go")
         await screen.wait_for_text("◇ scripted")
+        await screen.wait_for_picture("✻ Thought")
         at = next(number for number, line in enumerate(screen.picture().split("\n")) if "✻ Thought" in line)
         await screen.pilot.click(offset=(6, at))
         await screen.wait_for_text("deep inside")

@@ -28,7 +28,8 @@ from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from model_server.server import ModelServer
 from server.helpers import read_until, run_ended
-from upgrade.recorded_work import DELETED, ROOT_LENGTH, answer, calls, free_port, read_all
+from stream_servers import reserve_port
+from upgrade.recorded_work import DELETED, ROOT_LENGTH, answer, calls, read_all
 
 SETTINGS = """
 [models.large]
@@ -205,7 +206,7 @@ async def settings_and_sign_ins(at: RecordedClient) -> dict[str, Any]:
     return {"page": entered.page, "key": entered.key}
 
 
-async def record(stage: CliEnvironment, archive: Path) -> None:
+async def record(stage: CliEnvironment, archive: Path, port: int) -> None:
     stage.settings.write_text(SETTINGS)
     stage.environment["UPGRADE_MODEL_URL"] = stage.provider.base_url()
     (stage.project / "holdfast.toml").write_text(PROJECT)
@@ -215,7 +216,7 @@ async def record(stage: CliEnvironment, archive: Path) -> None:
     await stage.stdout_of("login", "openai", stdin="a-stored-key")
     await stage.stdout_of("run", "from the command line")
     await stage.stdout_of("server", "stop")
-    await stage.serve("--host", f"tcp://127.0.0.1:{free_port()}")
+    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
     at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
     expected: dict[str, Any] = await settings_and_sign_ins(at)
     await ordinary_work(at)
@@ -225,7 +226,7 @@ async def record(stage: CliEnvironment, archive: Path) -> None:
     await at.send(interrupted, calls([("bash", {"command": "touch started; sleep 600"})]), "interrupted-1", yolo=True)
     await at.wait_for_file("started")
     await stage.stop(signal.SIGTERM)
-    await stage.serve("--host", f"tcp://127.0.0.1:{free_port()}")
+    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
     at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
     expected |= {"w": await read_all(at.client, at.id), "v": await read_all(other.client, other.id)}
     crashed = await at.session("Killed with an open approval")
@@ -258,7 +259,8 @@ async def main(archive: Path) -> None:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
         stage = CliEnvironment(provider)
         try:
-            await record(stage, archive)
+            with reserve_port() as port:
+                await record(stage, archive, port)
         finally:
             await stage.close()
 

@@ -1,7 +1,6 @@
 """The work recorded in the fixture: prompts, the model's scripted responses, and the API's responses afterwards."""
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,18 +11,12 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from model_server.script import CallTool, Reply, Say, Think
 from model_server.server import RecordedRequest
 
-__all__ = ["DELETED", "ROOT_LENGTH", "answer", "calls", "free_port", "read_all"]
+__all__ = ["DELETED", "ROOT_LENGTH", "answer", "calls", "read_all"]
 
 ROOT_LENGTH = len("/tmp/hf-abcdefgh")
 """Paths are replaced by paths of the same length, in the database file too."""
 DELETED = "removed-with-its-session"
 """Part of every text of the deleted session."""
-
-
-def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 def calls(*steps: Sequence[tuple[str, Mapping[str, object]]], then: str = "Done.") -> str:

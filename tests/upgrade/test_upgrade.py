@@ -26,7 +26,7 @@ from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
 from model_server.server import ModelServer
 from server.helpers import read_until, run_ended
-from upgrade.recorded_work import DELETED, answer, free_port, read_all
+from upgrade.recorded_work import DELETED, answer, read_all
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
@@ -74,10 +74,10 @@ async def reopened(archive: Path) -> AsyncIterator[tuple[CliEnvironment, dict[st
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
-async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> None:
+async def test_an_earlier_versions_data_is_opened_and_read(archive: Path, reserved_port: int) -> None:
     async with reopened(archive) as (stage, expected):
         port = json.loads((stage.data / "web.json").read_text())["port"]
-        tcp, token = free_port(), (stage.data / "token").read_text().strip()
+        tcp, token = reserved_port, (stage.data / "token").read_text().strip()
         await stage.serve("--host", f"tcp://127.0.0.1:{tcp}")
         client = await stage.client()
         ids = expected["ids"]

@@ -17,6 +17,7 @@ from holdfast.domain.events import Attached, AttachedEvent, HelloEvent
 from holdfast.domain.ids import SessionId
 from holdfast.testing.gates import start
 from server.helpers import collect_run_ends, read_until, send_prompt
+from stream_servers import stream_server
 from web.harness import TIMEOUT, PageHarness, Screen
 
 _LOST = r"Failed to load resource|net::ERR|status of 401"
@@ -61,13 +62,12 @@ class Line:
 @asynccontextmanager
 async def line_to(port: int) -> AsyncIterator[Line]:
     line = Line(port)
-    server = await asyncio.start_server(line._serve, "127.0.0.1", 0)
-    line.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        yield line
-    finally:
-        server.close()
-        line.cut()
+    async with stream_server(line._serve) as own_port:
+        line.address = f"http://127.0.0.1:{own_port}"
+        try:
+            yield line
+        finally:
+            line.cut()
 
 
 async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHarness) -> None:

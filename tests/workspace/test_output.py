@@ -1,4 +1,4 @@
-"""What is kept of an output, and what is shown of it."""
+"""Retained and displayed output of commands."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
 
 
 @given(st.text(max_size=300), st.lists(st.integers(0, 1_200), max_size=8))
-def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
+def test_character_may_be_split_anywhere(text: str, cuts: list[int]) -> None:
     data = text.encode("utf-8", "replace")
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     output = Output()
@@ -21,7 +21,7 @@ def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
     assert output.size == len(heard)
 
 
-def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
+def test_result_does_not_depend_on_fragmentation() -> None:
     output = Output()
     heard = [output.feed(bytes([byte])) for byte in TEXT.encode()]
     assert "".join(heard) == output.buffered == TEXT
@@ -32,7 +32,7 @@ def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
     ("data", "text"),
     [(b"a\xffb", "a�b"), (b"\xe2\x82", "�"), (b"ok\xf0\x9f", "ok�"), (b"\xe2\x82\xac", "€")],
 )
-def test_what_is_not_utf_8_is_replaced(data: bytes, text: str) -> None:
+def test_invalid_utf_8_is_replaced(data: bytes, text: str) -> None:
     output = Output()
     heard = output.feed(data) + output.finish()
     assert heard == output.excerpt() == text
@@ -56,14 +56,14 @@ def test_head_and_tail_are_kept_and_the_rest_is_counted(held: int, pieces: list[
         assert shown == shorten(text, 2 * half) or half == 0
 
 
-def test_what_is_short_is_shown_whole() -> None:
+def test_short_output_is_shown_in_full() -> None:
     text = "x" * MAX_SHOWN
     output = Output()
     output.feed(text.encode())
     assert output.excerpt() == text == shorten(text)
 
 
-def test_what_is_long_is_cut_in_the_middle() -> None:
+def test_long_output_is_truncated_in_the_middle() -> None:
     text = "".join(f"line {number}\n" for number in range(10_000))
     output = Output()
     output.feed(text.encode())
@@ -77,7 +77,7 @@ def test_what_is_long_is_cut_in_the_middle() -> None:
     assert shown == shorten(text)
 
 
-def test_memory_is_bounded_whatever_comes() -> None:
+def test_memory_is_bounded() -> None:
     output = Output(1_000)
     for _ in range(10_000):
         output.feed(b"abcdefg\n" * 10)
@@ -86,7 +86,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
     assert "lines truncated" in output.excerpt(500)
 
 
-def test_many_small_pieces_become_few() -> None:
+def test_small_pieces_are_merged() -> None:
     output = Output(10_000)
     for _ in range(50_000):
         output.feed(b"a")

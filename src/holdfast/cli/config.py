@@ -259,13 +259,13 @@ def _show_lines(rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     if origin:
         table.add_column("FROM", style="dim", overflow="fold")
     for key, text, where in rows:
-        cells = [Text(printable(cell)) for cell in (key, text, *([_short(where)] if origin else []))]
+        cells = [Text(printable(cell)) for cell in (key, text, *([_abbreviate_home(where)] if origin else []))]
         cells[0].stylize("cyan")
         table.add_row(*cells)
     Console().print(table)
 
 
-def _short(path: str) -> str:
+def _abbreviate_home(path: str) -> str:
     home = os.path.expanduser("~")
     return "~" + path[len(home) :] if path.startswith(f"{home}/") else path
 

@@ -56,7 +56,7 @@ def list_servers(*, as_json: bool, no_wait: bool, **location: Any) -> None:  # n
     with report_errors():
         connection = open_connection(location)
         servers = _wait_until_started(connection, timeout=0.0 if no_wait else _START_TIMEOUT)
-        withheld = _withheld(location)
+        withheld = _untrusted_servers(location)
         if as_json:
             rows = [
                 *(msgspec.to_builtins(info) for info in servers),
@@ -76,7 +76,7 @@ def _wait_until_started(connection: ServerConnection, timeout: float) -> list[Mc
         sleep(_POLL_INTERVAL)
 
 
-def _withheld(location: dict[str, Any]) -> list[str]:
+def _untrusted_servers(location: dict[str, Any]) -> list[str]:
     """Return the servers of a project that is not trusted."""
     if location["host"]:
         return []
@@ -350,7 +350,7 @@ def _set_disabled(name: str, *, off: bool, project: bool, cwd: str, data_dir: st
     with report_errors():
         configuration = load_configuration(cwd, data_dir)
         known = configuration.snapshot().settings.mcp
-        if name not in known and name not in _withheld({"host": None, "cwd": cwd, "data_dir": data_dir}):
+        if name not in known and name not in _untrusted_servers({"host": None, "cwd": cwd, "data_dir": data_dir}):
             raise CommandError(
                 f"There is no server {printable(name)}. Configured: {', '.join(sorted(known)) or 'none'}."
             )

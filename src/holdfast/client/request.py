@@ -118,6 +118,8 @@ class ServerConnections:
         try:
             return await self._pool.connect(_origin_of(self.address), None, _CONNECT_TIMEOUT)
         except OSError as error:
+            if self._is_closed:
+                raise ConnectionLost("This client is closed.") from None
             # A timeout is an OSError without a text.
             reason = str(error) or "it does not answer"
             raise Unreachable(f"No Holdfast server answers at {self.address}: {reason}.") from error

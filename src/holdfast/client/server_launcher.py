@@ -49,12 +49,15 @@ __all__ = [
     "unreachable",
 ]
 
-
-# Server process: started detached, with its own log.
-
-_ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_OTHER_DIRECTORY_HINT = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
 _MAX_LOG_TAIL = 16 * 1024
+_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+EXIT_ADDRESS_IN_USE = 75
+"""Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
+_RETRY_INTERVAL = 0.005
+_BETWEEN_STARTS = 0.1
+_START_TIMEOUT = 10.0
 
 
 def prepare(data_dir: str, log: str) -> None:
@@ -64,7 +67,7 @@ def prepare(data_dir: str, log: str) -> None:
             os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise StartFailed(f"The data directory {data_dir} cannot be used: {why}. {_ELSEWHERE}") from None
+        raise StartFailed(f"The data directory {data_dir} cannot be used: {why}. {_OTHER_DIRECTORY_HINT}") from None
 
 
 def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
@@ -116,21 +119,10 @@ def last_lines(log: str, begin: int) -> str:
     except OSError:
         lines, is_full = [], False
     if not lines and is_full:
-        return f" The disk of {log} is full: free some space. {_ELSEWHERE}"
+        return f" The disk of {log} is full: free some space. {_OTHER_DIRECTORY_HINT}"
     if not lines:
         return f" It printed no message, and {log} has none."
     return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
-
-
-# Location and start
-
-_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
-EXIT_ADDRESS_IN_USE = 75
-"""Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
-
-_BETWEEN_TRIES = 0.005
-_BETWEEN_STARTS = 0.1
-_START_TIMEOUT = 10.0
 
 
 class ServerLocation(NamedTuple):
@@ -189,10 +181,12 @@ def locate(
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
-    where = ServerLocation(Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid()))
+    location = ServerLocation(
+        Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
+    )
     owner = read_owner(chosen)
-    path = owner.socket if owner is not None and _is_socket(owner.socket) else where.usual
-    return where._replace(address=Address(path=path, data_id=directory_id(chosen)))
+    path = owner.socket if owner is not None and _is_socket(owner.socket) else location.usual
+    return location._replace(address=Address(path=path, data_id=directory_id(chosen)))
 
 
 def listen_addresses(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenAddresses:
@@ -232,36 +226,36 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _locate_remote(host: str, where: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
+def _locate_remote(host: str, location: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
     # Imported on demand: every command loads this module, and few need ssh.
     forward = import_module("holdfast.client.ssh")
     target = forward.parse_target(host)
     tunnel = forward.SshForward(target, environment)
     tunnel.open()
-    return where._replace(address=Address(path=tunnel.path), again=tunnel.open, directory=target.directory)
+    return location._replace(address=Address(path=tunnel.path), again=tunnel.open, directory=target.directory)
 
 
-def find(where: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
+def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
     """Return a client with an open connection to the running server, or None if there is none.
 
     A server given as a host is accepted as it is. Any other server has to prove that it has the data directory. Raises
     `TimedOut` if a server accepts the connection and does not respond.
     """
-    if not where.can_be_started:
-        client = _connect(where.address)
-        if client is None and where.again is not None:
-            where.again()
-            client = _connect(where.address)
+    if not location.can_be_started:
+        client = _connect(location.address)
+        if client is None and location.again is not None:
+            location.again()
+            client = _connect(location.address)
         return client
-    owner = read_owner(where.data_dir)
-    data_id = directory_id(where.data_dir)
-    for path in _candidates(where, owner):
+    owner = read_owner(location.data_dir)
+    data_id = directory_id(location.data_dir)
+    for path in _candidates(location, owner):
         client = _connect(Address(path=path, data_id=data_id)) if _is_secure(path) else None
         if client is None:
             continue
         try:
             client.server = describe(client, timeout)
-            if is_server_of(client, where.data_dir, owner):
+            if is_server_of(client, location.data_dir, owner):
                 return client
         except BaseException:
             client.close()
@@ -270,7 +264,7 @@ def find(where: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient |
     return None
 
 
-def _candidates(where: ServerLocation, owner: LockOwner | None) -> Iterator[str]:
+def _candidates(location: ServerLocation, owner: LockOwner | None) -> Iterator[str]:
     """Yield the sockets on which the server may listen: the one in the lock file, then the default one.
 
     A server of an earlier version wrote its socket to a separate file, and used the name `server.sock` for every
@@ -280,9 +274,9 @@ def _candidates(where: ServerLocation, owner: LockOwner | None) -> Iterator[str]
     if owner is not None and owner.socket:
         seen.add(owner.socket)
         yield owner.socket
-    usual = where.usual
+    usual = location.usual
     earlier = (
-        [] if owner is None or owner.socket else [_recorded_socket(where.data_dir), _sibling(usual, "server.sock")]
+        [] if owner is None or owner.socket else [_recorded_socket(location.data_dir), _sibling(usual, "server.sock")]
     )
     for path in (usual, *earlier):
         if path not in seen:
@@ -315,7 +309,7 @@ def _is_secure(path: str) -> bool:
 
 
 def find_or_start(
-    where: ServerLocation,
+    location: ServerLocation,
     *,
     command: Sequence[str] | None = None,
     timeout: float = _START_TIMEOUT,
@@ -327,36 +321,36 @@ def find_or_start(
     Raises `Unreachable` if no server responds and it must not be started, and `StartFailed` with the end of its log if
     it does not become ready.
     """
-    client = find(where, timeout)
+    client = find(location, timeout)
     if client is not None:
         try:
-            if not (where.can_be_started and replace_outdated(client)):
+            if not (location.can_be_started and replace_outdated(client)):
                 return client
         except BaseException:
             client.close()
             raise
-    if not where.can_be_started:
-        raise unreachable(where)
-    secure_directory(os.path.dirname(where.usual))
+    if not location.can_be_started:
+        raise unreachable(location)
+    secure_directory(os.path.dirname(location.usual))
     deadline = time.monotonic() + timeout
-    with _starter(where, deadline) as client:
+    with _hold_start_lock(location, deadline) as client:
         if client is not None:
             return client
-        return _start(where, command or serve_command(where), deadline, meanwhile)
+        return _start(location, command or serve_command(location), deadline, meanwhile)
 
 
-def unreachable(where: ServerLocation) -> Unreachable:
+def unreachable(location: ServerLocation) -> Unreachable:
     """Return the error for a server that does not respond and must not be started."""
     return Unreachable(
-        f"No Holdfast server answers at {where.address}: look at the address, or start it there: holdfast serve."
+        f"No Holdfast server answers at {location.address}: look at the address, or start it there: holdfast serve."
     )
 
 
-def serve_command(where: ServerLocation) -> list[str]:
+def serve_command(location: ServerLocation) -> list[str]:
     """Return the command that starts a server. `-P` prevents imports from the current directory, which may be
     untrusted.
     """
-    return [sys.executable, "-P", "-m", "holdfast", "serve", "--started-by-client", "--data-dir", where.data_dir]
+    return [sys.executable, "-P", "-m", "holdfast", "serve", "--started-by-client", "--data-dir", location.data_dir]
 
 
 def secure_directory(directory: str) -> None:
@@ -392,10 +386,10 @@ def _connect(address: Address) -> SyncClient | None:
 
 
 @contextmanager
-def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | None]:
+def _hold_start_lock(location: ServerLocation, deadline: float) -> Iterator[SyncClient | None]:
     """Hold the lock of the client that starts the server. Yields a client if the server is available by then."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    path = f"{where.usual}.start"
+    path = f"{location.usual}.start"
     try:
         lock = os.open(path, flags, 0o600)
     except OSError as error:
@@ -405,10 +399,10 @@ def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | No
         while not _is_in_use(lock):
             if not _pause(deadline):
                 raise StartFailed("Another client is starting the server and does not get ready: try again later.")
-            client = _ready(where, deadline)
+            client = _connect_if_ready(location, deadline)
             if client is not None:
                 break
-        yield client or _ready(where, deadline)
+        yield client or _connect_if_ready(location, deadline)
     finally:
         os.close(lock)
 
@@ -421,45 +415,47 @@ def _is_in_use(lock: int) -> bool:
     return True
 
 
-def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> SyncClient:
+def _start(
+    location: ServerLocation, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]
+) -> SyncClient:
     """Start the server and wait until it is ready: it listens as soon as it holds its lock and has opened its store.
 
     A server that is not ready in time keeps running and may still become ready. A server that exits because another
     one, which does not respond, is in its place is started again: the other one may be shutting down.
     """
-    prepare(where.data_dir, where.log)
-    process, begin = spawn(command, where.log)
+    prepare(location.data_dir, location.log)
+    process, begin = spawn(command, location.log)
     meanwhile()
     taken = ""
     while True:
-        client = _ready(where, deadline)
+        client = _connect_if_ready(location, deadline)
         if client is not None:
             return client
         code = exit_code(process)
         if code is not None:
             # The process may have exited because a server was started without our lock.
-            client = _ready(where, deadline)
+            client = _connect_if_ready(location, deadline)
             if client is not None:
                 return client
             if code != EXIT_ADDRESS_IN_USE:
-                raise StartFailed(f"The server stopped while it was starting.{last_lines(where.log, begin)}")
-            taken = f"{_BLOCKED}{last_lines(where.log, begin)}"
+                raise StartFailed(f"The server stopped while it was starting.{last_lines(location.log, begin)}")
+            taken = f"{_BLOCKED}{last_lines(location.log, begin)}"
             if _pause(deadline, _BETWEEN_STARTS):
-                process, begin = spawn(command, where.log)
+                process, begin = spawn(command, location.log)
                 continue
         if not _pause(deadline):
-            raise StartFailed(taken or f"The server did not get ready in time.{last_lines(where.log, begin)}")
+            raise StartFailed(taken or f"The server did not get ready in time.{last_lines(location.log, begin)}")
 
 
-def _ready(where: ServerLocation, deadline: float) -> SyncClient | None:
+def _connect_if_ready(location: ServerLocation, deadline: float) -> SyncClient | None:
     try:
-        return find(where, max(0.001, deadline - time.monotonic()))
+        return find(location, max(0.001, deadline - time.monotonic()))
     except ClientError:
         # The server exited again; the next attempt reports the cause.
         return None
 
 
-def _pause(deadline: float, seconds: float = _BETWEEN_TRIES) -> bool:
+def _pause(deadline: float, seconds: float = _RETRY_INTERVAL) -> bool:
     """Wait briefly between two attempts, as there is no event to wait for. Returns False after the deadline."""
     if time.monotonic() >= deadline:
         return False

@@ -108,13 +108,13 @@ class SessionMethods(RouteMethods):
         return await self._call(Session, "agent_session", id=workspace, sid=session)
 
     @property
-    def _mine(self) -> list[tuple[str, str | int | None]]:
+    def _client_query(self) -> list[tuple[str, str | int | None]]:
         """Query parameter that identifies this client as the originator."""
         return [("client_id", self.client_id)]
 
     async def cancel_session(self, workspace: WorkspaceId, session: SessionId) -> CancelledRuns:
         """Cancel all runs of a session, active and queued."""
-        return await self._call(CancelledRuns, "cancel_session", query=self._mine, id=workspace, sid=session)
+        return await self._call(CancelledRuns, "cancel_session", query=self._client_query, id=workspace, sid=session)
 
     async def count_queued(self, workspace: WorkspaceId, session: SessionId) -> int:
         """Return the number of queued prompts."""
@@ -126,7 +126,7 @@ class SessionMethods(RouteMethods):
 
     async def clear_queue(self, workspace: WorkspaceId, session: SessionId) -> CancelledRuns:
         """Cancel the queued runs."""
-        return await self._call(CancelledRuns, "clear_queue", query=self._mine, id=workspace, sid=session)
+        return await self._call(CancelledRuns, "clear_queue", query=self._client_query, id=workspace, sid=session)
 
     async def summarize(self, workspace: WorkspaceId, session: SessionId) -> None:
         """Summarize a session. Returns when the summary is complete, without a time limit."""
@@ -157,7 +157,7 @@ class SessionMethods(RouteMethods):
 
     async def cancel_run(self, workspace: WorkspaceId, run: RunId) -> Run:
         """Cancel a run."""
-        return await self._call(Run, "cancel_run", query=self._mine, id=workspace, run_id=run)
+        return await self._call(Run, "cancel_run", query=self._client_query, id=workspace, run_id=run)
 
     # Approvals and questions
 

@@ -11,7 +11,7 @@ from holdfast.client.address import Address
 from holdfast.domain.errors import BadRequest
 
 __all__ = [
-    "LONGEST_SOCKET_PATH",
+    "MAX_SOCKET_PATH",
     "BadHost",
     "data_directory",
     "default_data_directory",
@@ -21,7 +21,7 @@ __all__ = [
     "socket_path",
 ]
 
-LONGEST_SOCKET_PATH = 104
+MAX_SOCKET_PATH = 104
 """Maximum length of a socket path in bytes, the strictest limit of the supported systems."""
 
 
@@ -72,17 +72,17 @@ def socket_path(name: str, directories: tuple[str, ...]) -> str:
     """Return the first path that is short enough for a socket. Raises `BadHost`."""
     for directory in directories:
         path = join(directory, name)
-        if len(path.encode("utf-8", "surrogateescape")) <= LONGEST_SOCKET_PATH:
+        if len(path.encode("utf-8", "surrogateescape")) <= MAX_SOCKET_PATH:
             return path
-    raise BadHost(f"The path of the socket is longer than {LONGEST_SOCKET_PATH} bytes: set a shorter XDG_RUNTIME_DIR.")
+    raise BadHost(f"The path of the socket is longer than {MAX_SOCKET_PATH} bytes: set a shorter XDG_RUNTIME_DIR.")
 
 
 def parse_host(text: str, token: str = "") -> Address:
     """Parse `unix://…` or `tcp://host:port`. The token is used for TCP only. Raises `BadHost`."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "unix" and rest.startswith("/") and "\n" not in rest:
-        if len(rest.encode("utf-8", "surrogateescape")) > LONGEST_SOCKET_PATH:
-            raise BadHost(f"The path of a socket has at most {LONGEST_SOCKET_PATH} bytes.")
+        if len(rest.encode("utf-8", "surrogateescape")) > MAX_SOCKET_PATH:
+            raise BadHost(f"The path of a socket has at most {MAX_SOCKET_PATH} bytes.")
         return Address(path=rest)
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -1,4 +1,5 @@
-"""Version check between a client and a running server.
+"""Checks of a running server: its version, and that it serves the expected data directory, so that prompts never reach
+another server.
 
 A server that was started by a client exits for a newer client if it is idle. A busy server keeps running and is used as
 long as the protocol versions are compatible.
@@ -19,6 +20,10 @@ __all__ = ["VersionMismatch", "describe", "end_of", "is_server_of", "replace_out
 
 _EXIT_TIMEOUT = 5.0
 _REPLACE = b'{"command":"replace"}'
+_CLOCK_ERROR = 2.0
+"""Tolerance in seconds. The start time of a process is computed from the boot time, which has a
+resolution of a second.
+"""
 
 
 class VersionMismatch(ClientError):
@@ -74,14 +79,6 @@ def end_of(process: int) -> int | None:
         return os.pidfd_open(process)
     except (AttributeError, OSError):
         return None
-
-
-# Checks that the server on a socket has the expected data directory, so that prompts never reach another server.
-
-_CLOCK_ERROR = 2.0
-"""Tolerance in seconds. The start time of a process is computed from the boot time, which has a
-resolution of a second.
-"""
 
 
 def describe(client: SyncClient, seconds: float) -> ServerInfo | None:

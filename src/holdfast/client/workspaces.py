@@ -61,9 +61,6 @@ from holdfast.protocol.extension_routes import (
 __all__ = ["ExtensionMethods", "LspMethods", "McpMethods", "WebMethods", "WorkspaceMethods"]
 
 
-# Skills, commands and agents
-
-
 class ExtensionMethods(RouteMethods):
     """Routes for skills, commands and agents."""
 
@@ -89,9 +86,6 @@ class ExtensionMethods(RouteMethods):
     async def list_agents(self, workspace: WorkspaceId) -> tuple[SubagentInfo, ...]:
         """List the agents that a prompt can mention with an `@`."""
         return await self._call(tuple[SubagentInfo, ...], "list_agents", id=workspace)
-
-
-# Language servers
 
 
 class LspMethods(RouteMethods):
@@ -120,9 +114,6 @@ class LspMethods(RouteMethods):
     async def lsp_log(self, workspace: WorkspaceId, name: str) -> LspLog:
         """Return the log of a language server."""
         return await self._call(LspLog, "lsp_log", query=[("name", name)], id=workspace)
-
-
-# MCP servers
 
 
 class McpMethods(RouteMethods):
@@ -194,9 +185,6 @@ class McpMethods(RouteMethods):
         await self._send("mcp_lend", body=ClientMcpServers(self.client_id, servers), id=workspace)
 
 
-# Web access: login of browser pages
-
-
 class WebMethods(RouteMethods):
     """Routes for browser pages. `docs/protocol.md` describes their order."""
 
@@ -224,8 +212,6 @@ class WebMethods(RouteMethods):
         """Complete the return of a page with its own proof, and return a new pass."""
         return await self._call(PageCredentials, "return_page", body=PageProof(page, proof))
 
-
-# The server and its workspaces
 
 _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]

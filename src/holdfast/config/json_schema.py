@@ -146,14 +146,14 @@ def settings_schema() -> dict[str, Any]:
     for name, definition in schema["$defs"].items():
         definition["additionalProperties"] = False
         for key, field in definition.get("properties", {}).items():
-            definition["properties"][key] = _described(field, DESCRIPTIONS.get(f"{name}.{key}", ""))
+            definition["properties"][key] = _with_description(field, DESCRIPTIONS.get(f"{name}.{key}", ""))
     schema["$defs"]["Settings"]["properties"]["$schema"] = {"type": "string", "description": "Location of this schema."}
     provider = schema["$defs"]["ProviderSettings"]["properties"]["type"]
     provider["examples"] = list(PROVIDER_TYPES)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Holdfast's settings", **schema}
 
 
-def _described(field: dict[str, Any], text: str) -> dict[str, Any]:
+def _with_description(field: dict[str, Any], text: str) -> dict[str, Any]:
     return {**field, "description": text} if text else field
 
 

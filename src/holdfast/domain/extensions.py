@@ -28,6 +28,8 @@ __all__ = [
 
 
 CommandSource = Literal["user", "project", "skill", "mcp"]
+NEVER = "0001-01-01T00:00:00Z"
+"""The timestamp of an event that has not happened, as stock clients expect it."""
 
 
 class CommandArgument(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,9 +69,6 @@ class SubagentInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     withheld: tuple[str, ...] = ()
 
 
-# Skills, as clients see them.
-
-
 class SkillState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A skill that was found. `state` is 0 if it can be used and 1 if it cannot; `error` is the reason."""
 
@@ -85,15 +84,10 @@ class SkillStates(msgspec.Struct, frozen=True):
     states: tuple[SkillState, ...]
 
 
-# MCP servers, which offer tools, prompts and resources, as clients see them.
-
 McpState = Literal["disabled", "starting", "connected", "error", "needs auth"]
 """`needs auth`: a user has to log in. Stock clients know these five words and no others."""
 
 McpChange = Literal["state_changed", "tools_list_changed", "prompts_list_changed", "resources_list_changed"]
-
-NEVER = "0001-01-01T00:00:00Z"
-"""The timestamp of an event that has not happened, as stock clients expect it."""
 
 
 class McpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,9 +152,6 @@ class McpLogin(msgspec.Struct, frozen=True):
 
     name: str
     url: str
-
-
-# Language servers, as clients see them.
 
 
 class LspState(IntEnum):

@@ -49,11 +49,11 @@ def grow(message: Message, growth: Iterable[MessageDelta | MessagePart]) -> Mess
         pieces.setdefault(item.part, []).append(fresh)
         lengths[item.part] = length + len(fresh)
     for index, texts in pieces.items():
-        parts[index] = _extended(parts[index], "".join(texts))
+        parts[index] = _append_text(parts[index], "".join(texts))
     return msgspec.structs.replace(message, parts=tuple(parts))
 
 
-def _extended(part: Part, text: str) -> Part:
+def _append_text(part: Part, text: str) -> Part:
     match part:
         case TextPart(data=data):
             return TextPart(msgspec.structs.replace(data, text=data.text + text))

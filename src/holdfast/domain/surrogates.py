@@ -18,7 +18,7 @@ _PAIR_OR_HALF = re.compile(
 _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,4}|[^u]|\Z)", re.DOTALL)
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB]")
-_LONGEST = 12
+_PAIR_LENGTH = 12
 _REPLACEMENT = rb"\ufffd"
 
 
@@ -33,7 +33,7 @@ def replace_json_surrogates(data: bytes) -> bytes:
         data.decode("utf-8")
     except UnicodeDecodeError:
         data = data.decode("utf-8", "replace").encode("utf-8")
-    return _replaced(data)
+    return _replace(data)
 
 
 class SurrogateReplacer:
@@ -48,18 +48,18 @@ class SurrogateReplacer:
             data, self._held = self._held + data, b""
         if b"\\" not in data:
             return data
-        if b"\\" in data[-_LONGEST:]:
+        if b"\\" in data[-_PAIR_LENGTH:]:
             place = _complete(data)
             data, self._held = data[:place], data[place:]
-        return _replaced(data)
+        return _replace(data)
 
     def end(self) -> bytes:
         """Return the rest that was held back, at the end of the text."""
         data, self._held = self._held, b""
-        return _replaced(data)
+        return _replace(data)
 
 
-def _replaced(data: bytes) -> bytes:
+def _replace(data: bytes) -> bytes:
     if b"\\u" not in data:
         return data
     return _PAIR_OR_HALF.sub(lambda found: _REPLACEMENT if found[1] else found[0], data)

@@ -275,6 +275,7 @@ class Approvals:
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
+        # Auto-approval must not answer for a person where a rule demands one.
         if verdict.insists and not interactive:
             raise PermissionDenied(
                 f"Not allowed without approval, which this run cannot request. {verdict.why}", stops_turn=False
@@ -341,6 +342,8 @@ class Approvals:
         """Store the request. It is listed and can be answered as soon as it has its number."""
 
         def stored(answer: Answer) -> None:
+            # The call may have been cancelled while its request was being written; its withdrawal follows in the same
+            # order.
             if isinstance(answer, Receipt) and not opened.is_closed:
                 enter()
                 self._arm(opened)
@@ -454,6 +457,7 @@ class Approvals:
 
     def _grant(self, session: SessionId | None, subject: Subject) -> None:
         self._granted[session, subject] = None
+        # Dicts keep insertion order: the oldest grant is dropped, and its subject is asked for again.
         if len(self._granted) > _MAX_GRANTS:
             del self._granted[next(iter(self._granted))]
 

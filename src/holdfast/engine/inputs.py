@@ -240,6 +240,7 @@ class Inputs:
         with them before they are cancelled. An end that follows at once is stored with the same sync.
         """
         engine = self._engine
+        # While the workspace closes, runs are parked instead of ended, so the cancel is also noted for them.
         if engine.closing:
             engine.stop_requests.add(operation.run_id if isinstance(operation, CancelRun) else session)
         if (refusal := engine.dispatch(session, event)) is not None:

@@ -48,6 +48,16 @@ __all__ = [
 COMMAND_NAME = r"\w[\w.-]*(?::[\w.-]+)*"
 _NAMED_PLACEHOLDER = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 _MAX_DESCRIPTION = 100
+_INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
+_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
+_POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
+_SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
+_SHELL_LINE_NOTE = (
+    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
+    " each as it stands there.)"
+)
+_MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
+_PREFIXES = ("user:", "project:")
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -140,19 +150,6 @@ def _first_line(body: str) -> str:
     return line if len(line) <= _MAX_DESCRIPTION else line[: _MAX_DESCRIPTION - 1] + "…"
 
 
-# Expansion to prompts.
-
-_INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
-_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
-_POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
-_SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
-_SHELL_LINE_NOTE = (
-    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
-    " each as it stands there.)"
-)
-_MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
-
-
 def parse_invocation(prompt: str) -> tuple[str, str] | None:
     """Return the command name and the text after it, or None. Paths such as `/etc/hosts` are not commands."""
     found = _INVOCATION.match(prompt.lstrip())
@@ -214,11 +211,6 @@ def _positional_values(names: Sequence[str], words: Sequence[str]) -> dict[str, 
     first = dict(zip(names[:-1], words, strict=False))
     rest = words[len(names) - 1 :]
     return {**first, names[-1]: " ".join(rest)} if rest else first
-
-
-# The commands of a workspace.
-
-_PREFIXES = ("user:", "project:")
 
 
 class CommandProvider(Protocol):

@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
                 self._is_paused = True
                 self._transport.pause_reading()
         if self._is_abandoned and parser.is_done:
-            self._give_back()
+            self._release()
         self._wake()
 
     def eof_received(self) -> bool:
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
             return
         self._pieces, self._unread = [], 0
         if self._is_complete:
-            self._give_back()
+            self._release()
         else:
             self._is_abandoned = True
             self._timer = self._loop.call_later(DRAIN_SECONDS, self.abort)
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         """Return the connection to the pool, or close it if the server does not keep it open."""
         self._stop_timer()
         parser, self._parser = self._parser, None
@@ -383,6 +383,7 @@ class ConnectionPool:
         self._max_idle = max_idle
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
+        self._closings = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -396,6 +397,29 @@ class ConnectionPool:
                 return connection
         return None
 
+    async def request(
+        self,
+        origin: Origin,
+        message: tuple[bytes, bytes],
+        watchdog: "RequestWatchdog",
+        tls: ssl.SSLContext | None,
+        seconds: float | None,
+    ) -> tuple[Connection, Head]:
+        """Send head and body of a request, and return the connection and the head of the response.
+
+        Raises `ConnectError`, `ConnectionBroken`, or `TimeoutError` if no connection could be made within `seconds`.
+        """
+        if (idle := self.pop_idle(origin)) is not None:
+            try:
+                return idle, await _send(idle, message, watchdog)
+            except ConnectionBroken:
+                # The server may close an idle connection at the moment of sending. Without a response byte the
+                # request was not processed and is repeated on a new connection.
+                if idle.has_received or watchdog.is_over:
+                    raise
+        fresh = await self.connect(origin, tls, seconds)
+        return fresh, await _send(fresh, message, watchdog)
+
     async def connect(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> Connection:
         """Open a connection. Raises `ConnectError` or `TimeoutError`."""
         loop = asyncio.get_running_loop()
@@ -403,6 +427,7 @@ class ConnectionPool:
         if not origin.path and not 0 < origin.port < 65_536:
             # The system would truncate the number and connect to another port.
             raise ConnectError(f"there is no port {origin.port}")
+        closings = self._closings
         try:
             async with asyncio.timeout(seconds):
                 if origin.path:
@@ -417,6 +442,10 @@ class ConnectionPool:
         except BaseException:
             connection.abort()
             raise
+        if closings != self._closings:
+            # `close` aborts the connections that it knows, and this one was not open yet.
+            connection.abort()
+            raise ConnectError("the client was closed")
         self._open.add(connection)
         return connection
 
@@ -444,6 +473,16 @@ class ConnectionPool:
             connections.clear()
 
     def close(self) -> None:
-        """Abort all connections, including those in use."""
+        """Abort all connections, including those in use and those that are being opened."""
+        self._closings += 1
         for connection in tuple(self._open):
             connection.abort()
+
+
+async def _send(connection: Connection, message: tuple[bytes, bytes], watchdog: "RequestWatchdog") -> Head:
+    try:
+        connection.send(message, watchdog)
+        return await connection.head()
+    except BaseException:
+        connection.abort()
+        raise

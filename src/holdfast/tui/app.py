@@ -198,9 +198,9 @@ class HoldfastApp(App[int], inherit_bindings=False):
         """Leave, after keys that were typed earlier: the call takes the same path, from the composer to the screen and
         the app.
         """
-        self.context.composer.call_later(self.context.main_screen.call_later, self.call_later, self._leave)
+        self.context.composer.call_later(self.context.main_screen.call_later, self.call_later, self._request_exit)
 
-    def _leave(self) -> None:
+    def _request_exit(self) -> None:
         """Leave at once, or on the second call if the composer has text that was not sent."""
         now = time.monotonic()
         composer = self.context.composer

@@ -414,9 +414,6 @@ class ExtensionPicker:
             self._context.notify(f"{name} is restarting.")
 
 
-# List entries. Pure.
-
-
 def model_items(providers: Providers, current: str) -> list[PickerItem]:
     """Return the entries of the list of models: usable models, then providers that need a key. Models that cannot be
     used yet are shown only in searches, because there are thousands.

@@ -56,7 +56,7 @@ COMMANDS = (
     Command("quit", "Leave; runs continue", "leave", "ctrl+c"),
 )
 """The app's own commands, for the palette and for `/` in the composer."""
-_OWN = {command.name: command for command in COMMANDS}
+_BUILTIN = {command.name: command for command in COMMANDS}
 
 
 class SlashCommands:
@@ -99,11 +99,11 @@ class SlashCommands:
 
     def _not_shadowed(self) -> list[CommandInfo]:
         """Return the commands of extensions that do not have the name of an own one."""
-        return [item for item in self._extension_commands if item.name not in _OWN]
+        return [item for item in self._extension_commands if item.name not in _BUILTIN]
 
     def is_own(self, text: str) -> bool:
         """Return True if the text is one of the app's own commands, which may be sent before it is offered."""
-        return text.startswith("/") and text[1:] in _OWN
+        return text.startswith("/") and text[1:] in _BUILTIN
 
     async def is_unknown(self, text: str) -> bool:
         """Return True if the text is only a command, and an unknown one: a typing error, which is not sent to the
@@ -116,12 +116,12 @@ class SlashCommands:
             known = await connection.client.list_commands(connection.workspace)
         except ClientError:
             return False
-        return text[1:] not in {*_OWN, *(item.name for item in known)}
+        return text[1:] not in {*_BUILTIN, *(item.name for item in known)}
 
     async def run(self, name: str) -> None:
         """Run an own command, or prepare or send one of an extension."""
-        if name in _OWN:
-            await self._context.run_action(_OWN[name].action)
+        if name in _BUILTIN:
+            await self._context.run_action(_BUILTIN[name].action)
             return
         note = next((item for item in self._extension_commands if item.name == name), None)
         if note is None or (note.hint and not note.arguments):

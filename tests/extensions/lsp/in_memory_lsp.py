@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from config.settings_files import SettingsFiles
+from extensions.mcp.in_memory_mcp import in_virtual_time
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, LspEvent
 from holdfast.domain.extensions import LspInfo, LspState
@@ -15,7 +16,7 @@ from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.workspace.process.guard import CannotStart
 
-__all__ = ["LspFixture", "Program"]
+__all__ = ["LspFixture", "Program", "hangs", "now", "run_scenario"]
 
 Json = dict[str, Any]
 Handler = Callable[["Program", Json], object]
@@ -210,3 +211,27 @@ class LspFixture:
     async def touch_file(self) -> None:
         """Open the file, which starts the server."""
         await self.manager.servers_for(str(self.file))
+
+
+def hangs(_: Program, __: Json) -> object:
+    """Leave a request without a response."""
+    return SILENT
+
+
+def now() -> float:
+    """Return the time of the virtual loop in milliseconds precision."""
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+def run_scenario(top: Path, scenario: Callable[[LspFixture], Coroutine[Any, Any, None]], **more: Any) -> None:  # noqa: ANN401
+    """Run a scenario in virtual time; afterwards every started program must be killed and closed."""
+
+    async def main() -> None:
+        fixture = LspFixture(top, **more)
+        try:
+            await scenario(fixture)
+        finally:
+            await fixture.manager.close()
+        assert [program for program in fixture.programs if program.killed_at is None or not program.is_closed] == []
+
+    in_virtual_time(main)

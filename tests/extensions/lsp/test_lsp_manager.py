@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import wait_until
 from extensions.lsp.lsp_workspace import LspWorkspace, edit, lsp_workspace, view, write
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
@@ -14,6 +13,7 @@ from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
 from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
+from holdfast.testing.gates import until
 from server.helpers import RawStream, read_until
 
 SHORT = WaitLimits(0.5, 0.2, 0.05)
@@ -84,7 +84,7 @@ async def test_requests_of_server_are_answered() -> None:
     async with lsp_workspace() as lsp:
         await lsp.configure_server(options={"our": {"part": {"x": 1}}}, init_options={"fast": True})
         await start_session(lsp)
-        await wait_until(lambda: sum("method" not in message for message in lsp.received()) == 3)
+        await until(lambda: sum("method" not in message for message in lsp.received()) == 3)
         answers = {message["id"]: message for message in lsp.received() if "method" not in message}
         assert answers[902]["result"] is None
         assert answers[903]["result"] == [{"x": 1}]
@@ -213,7 +213,7 @@ async def test_crashed_server_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
         lsp.set_behaviour("crash")
         await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         lsp.set_behaviour()
-        await wait_until(lambda: len(lsp.received("initialized")) > 1)
+        await until(lambda: len(lsp.received("initialized")) > 1)
         await lsp.wait_for_server_state(LspState.READY)
         assert "BAD is here" in await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
 
@@ -315,7 +315,7 @@ async def test_files_changed_by_commands_are_sent_to_server() -> None:
         (lsp.project / "new.zz").unlink()
         await lsp.call_tool(("lsp_diagnostics", {}), session)
         # A notification has no response: the record of the server shows its arrival.
-        await wait_until(lambda: len(lsp.received("workspace/didChangeWatchedFiles")) == 2)
+        await until(lambda: len(lsp.received("workspace/didChangeWatchedFiles")) == 2)
         said = [message["params"]["changes"] for message in lsp.received("workspace/didChangeWatchedFiles")]
         names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in said]
         assert names == [[("a.zz", 2), ("new.zz", 1)], [("new.zz", 3)]]
@@ -372,7 +372,7 @@ async def test_a_cancel_does_not_wait_for_a_language_server() -> None:
         session = await start_session(lsp)
         lsp.set_behaviour("silent")
         run = await lsp.one.call_tools(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
-        await wait_until(lambda: lsp.received("textDocument/didChange"))
+        await until(lambda: lsp.received("textDocument/didChange"))
         await lsp.one.client.cancel_run(lsp.one.workspace, run.run_id)
         assert (await lsp.one.run_end(run)).cancelled
         assert (lsp.project / "a.zz").read_text() == "BAD\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import wait_until
 from extensions.lsp.lsp_workspace import SERVER, LspWorkspace, edit, lsp_workspace, view
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
@@ -17,6 +16,7 @@ from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
+from holdfast.testing.gates import until
 from server.helpers import server_directory, server_process
 from trials.hostile_commands import new_token, survivors
 
@@ -128,7 +128,7 @@ async def test_r12_servers_of_project_wait_for_trust() -> None:
         await client.set_trust(workspace, trusted=True, digest=trust.digest)
         assert "BAD is here" in await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
         await lsp.do(view("a.py"), session=session)
-        await wait_until((lsp.folder / "own-ran").exists)
+        await until((lsp.folder / "own-ran").exists)
         await client.set_trust(workspace, trusted=False)
         assert "ours" not in await lsp.infos()
 
@@ -205,10 +205,10 @@ async def test_r4_closed_workspace_leaves_no_language_server(way: str) -> None:
         session = await lsp.one.session()
         await lsp.call_tool(view("a.zz"), session)
         await lsp.wait_for_server_state(LspState.READY)
-        await wait_until(lambda: len(survivors(token)) == 2)
+        await until(lambda: len(survivors(token)) == 2)
         if way != "stop":
             await lsp.one.client.leave_workspace(lsp.one.workspace)
-            await wait_until(lambda: not survivors(token))
+            await until(lambda: not survivors(token))
             with pytest.raises(ServerProblem):
                 await lsp.infos()
     assert not survivors(token)
@@ -230,7 +230,7 @@ async def test_r4_killed_server_leaves_no_language_server() -> None:
             session = (await client.create_session(workspace, "s")).id
             prompt = f"tool=view {json.dumps({'file_path': 'a.zz'})}"
             await client.send_prompt(workspace, AgentMessage(session, prompt, RunId("r1")))
-            await wait_until(lambda: len(survivors(token)) == 2)
+            await until(lambda: len(survivors(token)) == 2)
             os.kill(running.process.pid, signal.SIGKILL)
             await running.wait()
-            await wait_until(lambda: not survivors(token))
+            await until(lambda: not survivors(token))

@@ -4,19 +4,15 @@ After every test there is no task left, and every started program is killed and 
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from extensions.lsp.in_memory_lsp import SILENT, LspFixture, Program
-from extensions.mcp.in_memory_mcp import in_virtual_time
+from extensions.lsp.in_memory_lsp import SILENT, LspFixture, Program, hangs, now, run_scenario
 from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import LspState
-from holdfast.domain.settings import LspSettings
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST, ON_VIEW, WaitLimits
 from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.testing.gates import start
@@ -24,22 +20,6 @@ from holdfast.testing.seeded_loop import elapse
 
 Json = dict[str, Any]
 READY, ERROR, STARTING, STOPPED = LspState.READY, LspState.ERROR, LspState.STARTING, LspState.STOPPED
-
-
-def now() -> float:
-    return round(asyncio.get_running_loop().time(), 3)
-
-
-def run_scenario(top: Path, scenario: Callable[[LspFixture], Coroutine[Any, Any, None]], **more: Any) -> None:  # noqa: ANN401
-    async def main() -> None:
-        fixture = LspFixture(top, **more)
-        try:
-            await scenario(fixture)
-        finally:
-            await fixture.manager.close()
-        assert [program for program in fixture.programs if program.killed_at is None or not program.is_closed] == []
-
-    in_virtual_time(main)
 
 
 def test_first_file_of_its_type_starts_server(tmp_path: Path) -> None:
@@ -59,10 +39,6 @@ def test_first_file_of_its_type_starts_server(tmp_path: Path) -> None:
         assert fixture.published()[:2] == [("state_changed", STARTING, 0), ("state_changed", READY, 0)]
 
     run_scenario(tmp_path, scenario)
-
-
-def _hangs(_: Program, __: Json) -> object:
-    return SILENT
 
 
 def _ends(program: Program, _: Json) -> object:
@@ -107,7 +83,7 @@ FAULTS: dict[str, tuple[Callable[[LspFixture], None], str, float]] = {
     "it cannot be spawned": (_no_process, "no such thing", 0.0),
     "spawning is refused": (_refused_process, "there is no room", 0.0),
     "it never ran": (_never_ran, "tongue could not be started.", 0.0),
-    "it hangs": (_at(_hangs), "It did not start: The language server did not answer within 30 s (initialize).", 30.0),
+    "it hangs": (_at(hangs), "It did not start: The language server did not answer within 30 s (initialize).", 30.0),
     "it ends": (_at(_ends), "It ended with exit code 3. Its last words: error: it broke here", 0.0),
     "it refuses": (_at(_refuses), "It did not start: The language server refused: not today", 0.0),
     "it babbles": (_at(_sends_garbage), "It sent ", 0.0),
@@ -196,7 +172,7 @@ def test_missing_program_is_looked_up_again_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["starting", "ready", "error"])
 def test_stopped_servers_wait_for_next_file(tmp_path: Path, when: str) -> None:
     async def scenario(fixture: LspFixture) -> None:
-        fixture.methods["initialize"] = {"starting": _hangs, "error": _refuses}.get(when, fixture.methods["initialize"])
+        fixture.methods["initialize"] = {"starting": hangs, "error": _refuses}.get(when, fixture.methods["initialize"])
         await fixture.touch_file()
         await fixture.wait_until(lambda: fixture.info().state == LspState[when.upper()] and fixture.programs)
         fixture.manager.stop()
@@ -246,7 +222,7 @@ def test_server_no_longer_needed_at_start_is_closed(tmp_path: Path, how: str) ->
 
 def test_abandoned_request_is_cancelled(tmp_path: Path) -> None:
     async def scenario(fixture: LspFixture) -> None:
-        fixture.methods["initialize"] = _hangs
+        fixture.methods["initialize"] = hangs
         await fixture.touch_file()
         await fixture.wait_for_state(ERROR)
         await elapse(0.5)
@@ -361,7 +337,7 @@ def test_replaced_server_ends_with_workspace(tmp_path: Path, how: str, when: str
     """Its program, even if it does not answer the shutdown, and the timer that would restart it."""
 
     async def scenario(fixture: LspFixture) -> None:
-        fixture.methods["shutdown"] = _hangs
+        fixture.methods["shutdown"] = hangs
         if when == "error":
             fixture.methods["initialize"] = _refuses
         await fixture.touch_file()
@@ -379,117 +355,6 @@ def test_replaced_server_ends_with_workspace(tmp_path: Path, how: str, when: str
     run_scenario(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(("name", "is_told"), [("tongue", True), ("pyright", False), ("basedpyright", False)])
-def test_options_are_sent_to_servers_that_do_not_request_them(tmp_path: Path, name: str, is_told: bool) -> None:
-    async def scenario(fixture: LspFixture) -> None:
-        _set_options(fixture, {"python": {"mode": 1}})
-        await fixture.touch_file()
-        await fixture.wait_for_state(READY)
-        await elapse(0.1)
-        assert bool(fixture.last.params("workspace/didChangeConfiguration")) is is_told
-        asked = {"items": [{"section": "python"}, {}, {"section": "x"}]}
-        fixture.last.send(id=7, method="workspace/configuration", params=asked)
-        await fixture.wait_until(lambda: [item for item in fixture.last.received if item.get("id") == 7])
-        (answer,) = (item for item in fixture.last.received if item.get("id") == 7)
-        assert answer["result"][0]["mode"] == 1
-        assert answer["result"][1]["python"]["mode"] == 1
-        assert answer["result"][2] is None
-
-    run_scenario(tmp_path, scenario, name=name)
-
-
-# Settings
-
-
-SETTINGS: dict[str, tuple[Json, Callable[[LspFixture], object], object]] = {
-    "command": ({}, lambda fixture: fixture.last.command[0], "{program}"),
-    "args": ({"args": ["-x", "y"]}, lambda fixture: fixture.last.command[1:], ("-x", "y")),
-    "env": ({"env": {"MINE": "1"}}, lambda fixture: fixture.last.environment["MINE"], "1"),
-    "filetypes": ({"filetypes": ["txt", "x"]}, lambda fixture: fixture.manager.supports("/b.x"), True),
-    "root_markers": ({"root_markers": ["a.txt"]}, lambda fixture: fixture.last.root, "{project}"),
-    "init_options": (
-        {"init_options": {"a": 1}},
-        lambda fixture: fixture.last.params("initialize")[0]["initializationOptions"],
-        {"a": 1},
-    ),
-    "options": (
-        {"options_": {"b": 2}},
-        lambda fixture: fixture.last.params("workspace/didChangeConfiguration"),
-        [{"settings": {"b": 2}}],
-    ),
-}
-ELSEWHERE = {
-    "timeout": "test_how_long_it_has_to_start",
-    "disabled": "test_one_that_is_switched_off_is_not_started",
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_has_its_effect(tmp_path: Path, name: str) -> None:
-    given, seen, expected = SETTINGS[name]
-
-    async def scenario(fixture: LspFixture) -> None:
-        if "options_" in given:
-            _set_options(fixture, given["options_"])
-        await fixture.touch_file()
-        await fixture.wait_for_state(READY)
-        await elapse(0.1)
-        wanted = expected
-        if isinstance(wanted, str):
-            wanted = wanted.format(program=fixture.program, project=fixture.place.project)
-        assert seen(fixture) == wanted
-        assert fixture.last.environment["GIVEN"] == "by the client"
-        assert "WITHHELD" not in fixture.last.environment
-
-    run_scenario(tmp_path, scenario, **{key: value for key, value in given.items() if key != "options_"})
-
-
-def _set_options(fixture: LspFixture, options: Json) -> None:
-    """Set the `options` of a server; the keyword of the helper is that of the table of the same name."""
-    path = fixture.place.data / "config.json"
-    tree = json.loads(path.read_text())
-    tree["lsp"][fixture.name]["options"] = options
-    path.write_text(json.dumps(tree))
-    fixture.configuration.current()
-    fixture.manager.refresh()
-
-
-def test_every_setting_has_a_test() -> None:
-    assert {field.name for field in msgspec.structs.fields(LspSettings)} == SETTINGS.keys() | ELSEWHERE.keys()
-
-
-@pytest.mark.parametrize(("given", "seconds"), [({}, 30.0), ({"timeout": 4}, 4.0), ({"timeout": 0}, 30.0)])
-def test_start_timeout(tmp_path: Path, given: Json, seconds: float) -> None:
-    async def scenario(fixture: LspFixture) -> None:
-        fixture.methods["initialize"] = _hangs
-        await fixture.touch_file()
-        await fixture.wait_for_state(ERROR)
-        assert now() == pytest.approx(seconds, abs=0.01)
-
-    run_scenario(tmp_path, scenario, **given)
-
-
-def test_disabled_server_is_not_started(tmp_path: Path) -> None:
-    async def scenario(fixture: LspFixture) -> None:
-        await fixture.touch_file()
-        await elapse(10)
-        assert (fixture.info().state, fixture.programs) == (LspState.DISABLED, [])
-        assert not fixture.manager.supports(str(fixture.file))
-        fixture.configure()
-        fixture.manager.refresh()
-        await fixture.touch_file()
-        await fixture.wait_for_state(READY)
-        fixture.manager.refresh()
-        assert len(fixture.programs) == 1, "the same settings change nothing"
-        fixture.configure(disabled=True)
-        fixture.manager.refresh()
-        await elapse(5)
-        assert fixture.programs[0].is_closed
-        assert fixture.info().state == LspState.DISABLED
-
-    run_scenario(tmp_path, scenario, disabled=True)
-
-
 # Answers
 
 
@@ -498,7 +363,7 @@ def test_disabled_server_is_not_started(tmp_path: Path) -> None:
 )
 def test_wait_for_unstarted_server_is_bounded(tmp_path: Path, times: WaitLimits, seconds: float) -> None:
     async def scenario(fixture: LspFixture) -> None:
-        fixture.methods["initialize"] = _hangs
+        fixture.methods["initialize"] = hangs
         answered = await fixture.manager.request_diagnostics(str(fixture.file), times)
         assert list(answered.values()) == [False]
         assert now() == pytest.approx(seconds, abs=0.01)
@@ -579,10 +444,10 @@ def test_server_that_ends_during_request_releases_waiters(tmp_path: Path) -> Non
 def test_close_in_every_state(tmp_path: Path, when: str, shutdown: str) -> None:
     async def scenario(fixture: LspFixture) -> None:
         if shutdown == "hangs":
-            fixture.methods["shutdown"] = _hangs
+            fixture.methods["shutdown"] = hangs
         fixture.is_deaf = when == "deaf"
         if when in ("starting", "error", "deaf"):
-            fixture.methods["initialize"] = _refuses if when == "error" else _hangs
+            fixture.methods["initialize"] = _refuses if when == "error" else hangs
         asking = None
         if when != "never":
             await fixture.touch_file()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from extensions.lsp.in_memory_lsp import SILENT, LspFixture, Program
-from extensions.lsp.test_server_launch import ERROR, READY, now, run_scenario
+from extensions.lsp.in_memory_lsp import SILENT, LspFixture, Program, now, run_scenario
+from extensions.lsp.test_server_launch import ERROR, READY
 from holdfast.domain.extensions import NEVER
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST
 from holdfast.extensions.lsp.lsp_types import file_uri

@@ -18,8 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from e2e.tool_client import wait_until
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
 __all__ = ["AuthorizationServer", "authorization_server", "browse"]
 
@@ -168,7 +167,7 @@ async def authorization_server(*, streams: bool = True) -> AsyncIterator[Authori
     config = uvicorn.Config(made.guarded(app), port=0, log_level="error", timeout_graceful_shutdown=1)
     server = _Quiet(config)
     serving = start(server.serve())
-    await wait_until(lambda: server.started)
+    await until(lambda: server.started)
     made.base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     try:
         yield made
@@ -176,6 +175,9 @@ async def authorization_server(*, streams: bool = True) -> AsyncIterator[Authori
         server.should_exit = True
         server.force_exit = True
         await serving
+        # A forced exit does not wait for connections with a response in progress.
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
 
 
 async def browse(url: str) -> str:

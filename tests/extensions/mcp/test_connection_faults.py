@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, wait_until
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
@@ -26,6 +26,7 @@ from extensions.mcp.servers import (
     wrapped,
 )
 from holdfast.domain.events import HelloEvent, McpEvent
+from holdfast.testing.gates import until
 from server.helpers import read_until
 
 pytestmark = needs_node
@@ -92,7 +93,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> No
         await one.wait_for_output(session, "1/60\n")
         await one.client.cancel_run(one.workspace, run.run_id)
         assert (await one.run_end(run)).cancelled
-        await wait_until(lambda: b"notifications/cancelled" in received.read_bytes())
+        await until(lambda: b"notifications/cancelled" in received.read_bytes())
         sent = [json.loads(line) for line in received.read_text().splitlines()]
         (asked,) = [item for item in sent if item.get("method") == "tools/call"]
         (cancelled,) = [item for item in sent if item.get("method") == "notifications/cancelled"]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,13 +16,6 @@ pytestmark = needs_node
 
 PATHS = {"http": ("streamableHttp", "/mcp"), "sse": ("sse", "/sse")}
 ECHO = ("mcp_all_echo", {"message": "hi"})
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -45,8 +37,8 @@ async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Pr
 
 
 @pytest.mark.parametrize("kind", PATHS)
-async def test_tools_over_each_transport(kind: str) -> None:
-    port = free_port()
+async def test_tools_over_each_transport(kind: str, reserved_port: int) -> None:
+    port = reserved_port
     settings = {"type": kind, "url": f"http://127.0.0.1:{port}{PATHS[kind][1]}", "timeout": 30}
     async with tool_client() as one:
         async with listening(kind, port):
@@ -69,9 +61,9 @@ async def test_tools_over_each_transport(kind: str) -> None:
             assert back.content == "Echo: hi"
 
 
-async def test_expired_session_is_initialized_again() -> None:
+async def test_expired_session_is_initialized_again(reserved_port: int) -> None:
     """After a restart it knows no session of ours. A refused call had no effect, so it is repeated."""
-    port = free_port()
+    port = reserved_port
     async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp"})
@@ -82,9 +74,9 @@ async def test_expired_session_is_initialized_again() -> None:
             await wait_for_state(one, "all", "connected")
 
 
-async def test_stalled_remote_server_is_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_remote_server_is_error(monkeypatch: pytest.MonkeyPatch, reserved_port: int) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
-    port = free_port()
+    port = reserved_port
     async with tool_client() as one, listening("http", port) as process:
         await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})
         process.send_signal(signal.SIGSTOP)
@@ -96,9 +88,9 @@ async def test_stalled_remote_server_is_error(monkeypatch: pytest.MonkeyPatch) -
         assert (await wait_for_success(one, ECHO)).content == "Echo: hi"
 
 
-async def test_end_of_remote_server_is_detected_at_once() -> None:
+async def test_end_of_remote_server_is_detected_at_once(reserved_port: int) -> None:
     """Without a call of its tools: its event stream has ended."""
-    port = free_port()
+    port = reserved_port
     async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, wait_until
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import (
     add,
     misbehaving,
@@ -23,7 +23,7 @@ from extensions.mcp.servers import (
 )
 from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
 GO: tuple[str, object] = ("mcp_rogue_go", {})
 
@@ -73,7 +73,7 @@ async def test_flood_of_messages_does_not_block_others(how: str, tmp_path: Path)
         await add(one, misbehaving={**misbehaving(tmp_path, how), "call_timeout": 1})
         session = await one.session()
         run = await one.call_tools(session, GO)
-        await wait_until(lambda: received(tmp_path, "tools/call"))
+        await until(lambda: received(tmp_path, "tools/call"))
         (other,) = await one.call_tools_and_wait(("bash", {"command": "echo here", "description": "x"}))
         assert "here" in other.content
         assert (await one.run_end(run)).outcome == "completed"
@@ -103,7 +103,7 @@ async def test_server_that_stalls_during_list_reload_is_replaced(
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one:
         await add(one, misbehaving={**misbehaving(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
-        await wait_until(lambda: received(tmp_path, "tools/list") == 2)
+        await until(lambda: received(tmp_path, "tools/list") == 2)
         (stalled,) = await one.call_tools_and_wait(GO)
         assert "said nothing for 1 s" in stalled.content
         await wait_for_state(one, "rogue", "error", "starting")
@@ -149,7 +149,7 @@ async def _fork(one: ToolClient, folder: Path) -> list[int]:
     (result,) = await one.call_tools_and_wait(GO)
     assert not result.is_error
     # It has answered; the process it started may not be visible yet.
-    await wait_until(lambda: running_processes(folder, "trap"))
+    await until(lambda: running_processes(folder, "trap"))
     return running_processes(folder, "trap")
 
 
@@ -180,7 +180,7 @@ async def test_newest_revision_announces_lists_to_subscribers(tmp_path: Path) ->
     async with tool_client() as one:
         await add(one, misbehaving=misbehaving(tmp_path, "newest"))
         assert (await state(one, "rogue")).tool_count == 1
-        await wait_until(lambda: received(tmp_path, "subscriptions/listen"))
+        await until(lambda: received(tmp_path, "subscriptions/listen"))
         (tmp_path / "more").touch()
         await wait_for_state(one, "rogue", "connected", but=lambda info: "mcp_rogue_more" in info.tools)
         (more,) = await one.call_tools_and_wait(("mcp_rogue_more", {}))

@@ -60,3 +60,16 @@ async def test_only_get_of_redirect_url_with_parameters_is_response(method: str)
             outcome = await _outcome(room)
             expected: dict[str, str] | None = values if is_answer else {"code": "right", "state": "mine"}
             assert outcome == ("The login was refused: access_denied" if has_error else expected), target
+
+
+async def test_the_end_of_a_login_closes_connections_without_a_request() -> None:
+    """Browsers open connections in advance. None of them delays the end or outlives it."""
+    async with redirect_listener(0) as callback:
+        port = urlsplit(callback.uri).port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /callback?co")
+        # The server has accepted the first connection once it has answered on the second.
+        await _request(callback, "GET", "/favicon.ico")
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()

@@ -11,6 +11,7 @@ import pytest
 
 from extensions.mcp.in_memory_mcp import McpFixture, tool
 from holdfast.extensions.mcp.mcp_types import CallFailed
+from stream_servers import stream_server
 
 Json = dict[str, Any]
 
@@ -78,8 +79,7 @@ class _Server:
 @asynccontextmanager
 async def _connected(top: Path, status: int) -> AsyncIterator[tuple[_Server, McpFixture]]:
     server = _Server(status)
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
+    async with stream_server(server.serve) as port:
         fixture = McpFixture(top, s={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
         try:
             fixture.mcp.start()

@@ -147,7 +147,7 @@ class Hooks:
         hooks = matching_hooks(self.current(), "PreToolUse", use.name)
         if not hooks:
             return HookOutcome()
-        return await self._asker().run_hooks(hooks, _tool_facts(use), use.input, is_about_input=True)
+        return await self._open_dispatcher().run_hooks(hooks, _tool_facts(use), use.input, is_about_input=True)
 
     async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         """Run `PostToolUse` hooks with the result of the call."""
@@ -155,7 +155,9 @@ class Hooks:
         if not hooks:
             return HookOutcome()
         response = {"content": outcome.content[:_MAX_TOOL_RESULT], "is_error": outcome.is_error}
-        return await self._asker().run_hooks(hooks, {**_tool_facts(use), "tool_response": response}, use.input)
+        return await self._open_dispatcher().run_hooks(
+            hooks, {**_tool_facts(use), "tool_response": response}, use.input
+        )
 
     async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         """Run `UserPromptSubmit` hooks, preceded by `SessionStart` hooks if the session is new or resumed after a
@@ -166,10 +168,10 @@ class Hooks:
         session_start = HookOutcome()
         source = "startup" if is_first else "resume"
         if self._is_first_prompt(run.session_id) and (hooks := matching_hooks(hooks_in_effect, "SessionStart", source)):
-            session_start = await self._asker().run_hooks(hooks, {**facts, "source": source})
+            session_start = await self._open_dispatcher().run_hooks(hooks, {**facts, "source": source})
         if not (hooks := matching_hooks(hooks_in_effect, "UserPromptSubmit")):
             return HookOutcome(context=session_start.context)
-        ruling = await self._asker().run_hooks(hooks, {**facts, "prompt": prompt})
+        ruling = await self._open_dispatcher().run_hooks(hooks, {**facts, "prompt": prompt})
         context = "\n".join(text for text in (session_start.context, ruling.context) if text)
         return msgspec.structs.replace(ruling, context=context)
 
@@ -203,9 +205,9 @@ class Hooks:
             "error": end.error,
             "text": end.text,
         }
-        await self._asker().run_hooks(hooks, facts)
+        await self._open_dispatcher().run_hooks(hooks, facts)
 
-    def _asker(self) -> "HookDispatcher":
+    def _open_dispatcher(self) -> "HookDispatcher":
         if self._dispatcher is None:
             # Most workspaces have no hooks.
             from holdfast.extensions.hooks.dispatch import HookDispatcher  # noqa: PLC0415

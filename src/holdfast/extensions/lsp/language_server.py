@@ -136,6 +136,7 @@ class LanguageServer:
     def request_start(self, path: str = "") -> None:
         """Start the server, and queue a file to be opened once it is ready."""
         if path and self.status.state != LspState.READY:
+            # Inserted again at the end: the limit drops the file that was requested longest ago.
             self._queued_files.pop(path, None)
             self._queued_files[path] = None
             if len(self._queued_files) > _MAX_QUEUED_FILES:
@@ -144,6 +145,7 @@ class LanguageServer:
 
     def dispatch(self, event: server_lifecycle.Event) -> None:
         """Apply an event to the state machine and execute the effects."""
+        # Events of a process that is being stopped must not start another one.
         if self._is_retired and not isinstance(event, server_lifecycle.Stop):
             return
         previous = self.status
@@ -190,6 +192,7 @@ class LanguageServer:
             if isinstance(prepared, Unlaunchable):
                 if prepared.is_missing:
                     self.dispatch(server_lifecycle.ProgramMissing(launch, _now(), prepared.reason))
+                # The server may have been stopped or relaunched while its program was being searched.
                 elif self.status.launch == launch:
                     self.dispatch(server_lifecycle.Forbidden(prepared.reason))
                 return
@@ -205,6 +208,7 @@ class LanguageServer:
                 return
             self._connection = connection
             await session.initialize(connection, prepared.config.timeout)
+            # `Kill` has replaced the connection if the server was stopped during the handshake.
             if self._connection is connection:
                 self.session = session
                 self.connected_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -232,6 +236,7 @@ class LanguageServer:
         queued, self._queued_files = self._queued_files, {}
         for path in queued:
             text = await self._hooks.read(path)
+            # While the file was read, the process may have been replaced, or a tool may have opened the file.
             if text is not None and self.session is session and path not in session.documents.open:
                 session.documents.sync(path, text)
 
@@ -254,6 +259,7 @@ class LanguageServer:
         self._hooks.publish(LspNotice(change, self.name, self.status.state, self.status.error, self.diagnostic_count))
 
     def _notify_listeners(self, uri: str = "") -> None:
+        # A copy, because a listener may remove itself.
         for listener in tuple(self._listeners):
             listener(uri)
 
@@ -280,13 +286,13 @@ class LanguageServer:
 
     async def wait_until_ready(self, seconds: float) -> ServerSession:
         """Wait until the server is ready and return its session. Raises `ToolError` if it fails or is too slow."""
-        news = asyncio.Event()
-        with self.listen(lambda _: news.set()):
+        changed = asyncio.Event()
+        with self.listen(lambda _: changed.set()):
             try:
                 async with asyncio.timeout(seconds):
                     while self.status.state == LspState.STARTING:
-                        news.clear()
-                        await news.wait()
+                        changed.clear()
+                        await changed.wait()
             except TimeoutError:
                 raise ToolError(f"{self.name} is still starting. Try again in a moment.") from None
         if self.session is None:

@@ -39,7 +39,9 @@ async def grant(request: Request) -> AnswerResult:
     approvals = request.workspace.approvals
     by = request.query.get("client_id", "")
     return AnswerResult(
-        await approvals.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(request))
+        await approvals.grant(
+            body.permission.id, body.action, reason=body.reason, by=by, via=_answering_client(request)
+        )
     )
 
 
@@ -53,7 +55,9 @@ async def answer_question(request: Request) -> AnswerResult:
     body = request.body
     by = request.query.get("client_id", "")
     approvals = request.workspace.approvals
-    return AnswerResult(await approvals.answer(body.batch_request_id, body.responses, by=by, via=_via(request)))
+    return AnswerResult(
+        await approvals.answer(body.batch_request_id, body.responses, by=by, via=_answering_client(request))
+    )
 
 
 async def cancel_question(request: Request) -> AnswerResult:
@@ -61,7 +65,9 @@ async def cancel_question(request: Request) -> AnswerResult:
     query = request.query
     approvals = request.workspace.approvals
     return AnswerResult(
-        await approvals.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(request))
+        await approvals.dismiss(
+            query.get("batch_id", ""), by=query.get("client_id", ""), via=_answering_client(request)
+        )
     )
 
 
@@ -70,7 +76,7 @@ async def pending_questions(request: Request) -> tuple[QuestionRequest, ...]:
     return request.workspace.approvals.questions
 
 
-def _via(request: Request) -> Via:
+def _answering_client(request: Request) -> Via:
     """Return the kind of client that answers, as the client reports it; empty if it is unknown."""
     said = request.query.get("via", "")
     return next((known for known in get_args(Via) if known == said), "")

@@ -1,4 +1,4 @@
-"""Handlers for commands and agents: lists, and the expansion of a command."""
+"""Handlers for skills, commands and agents: lists, contents of a skill, and the expansion of a command."""
 
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import CommandInfo, SubagentInfo
@@ -29,9 +29,6 @@ async def list_agents(request: Request) -> tuple[SubagentInfo, ...]:
     agents = request.services.extensions.agents
     await agents.rescan()
     return agents.notes()
-
-
-# Handlers for skills: list and contents.
 
 
 async def list_skills(request: Request) -> list[SkillInfo]:

@@ -1,4 +1,6 @@
-"""Handlers for the configuration: effective settings, changes to them, and trust in the files of a project."""
+"""Handlers for the configuration: effective settings, changes to them, trust in the files of a project, and its
+initialization.
+"""
 
 import asyncio
 import os
@@ -69,6 +71,10 @@ __all__ = [
 
 
 _RECENT = 5
+_PROMPT = (
+    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
+    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+)
 
 
 async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
@@ -81,7 +87,7 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
     reading = handle.services.configuration.snapshot()
-    in_force = _shown(reading, str(handle.data_dir))
+    in_force = _redacted_settings(reading, str(handle.data_dir))
     in_force["providers"] = await _providers(handle, infos.values(), in_force["providers"])
     # The selected model may be unusable; show the one that is used in its place.
     chosen = {size: msgspec.to_builtins(choice_of(handle, size, info)) for size, info in infos.items()}
@@ -91,21 +97,21 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
 
 async def server_config(request: Request) -> dict[str, Any]:
     """Return the settings that apply to every workspace: those of the user, without any project."""
-    return await asyncio.to_thread(_everywhere, str(request.manager.data_dir))
+    return await asyncio.to_thread(_server_settings, str(request.manager.data_dir))
 
 
-def _everywhere(data_dir: str) -> dict[str, Any]:
+def _server_settings(data_dir: str) -> dict[str, Any]:
     places = locate_settings("/", os.environ, data_dir=data_dir)
     sources = tuple(source for source in places.sources if source.kind != "project")
     configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
-    return _shown(configuration.snapshot(), data_dir)
+    return _redacted_settings(configuration.snapshot(), data_dir)
 
 
-def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
+def _redacted_settings(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     """Return the settings without secrets, with the defaults of options that are not set."""
     tree = redact(reading.tree)
-    options = {**_whole(Options()), **tree.get("options", {})}
-    options["attribution"] = _whole(reading.settings.options.attribution)
+    options = {**_with_defaults(Options()), **tree.get("options", {})}
+    options["attribution"] = _with_defaults(reading.settings.options.attribution)
     options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
     options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
     # Files of other tools set this for those tools.
@@ -116,7 +122,7 @@ def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     return shown
 
 
-def _whole(settings: Options | Attribution) -> dict[str, Any]:
+def _with_defaults(settings: Options | Attribution) -> dict[str, Any]:
     """Return the fields including defaults, without those that are None."""
     fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
@@ -316,14 +322,6 @@ def _provider(info: ModelInfo) -> dict[str, Any]:
     return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}
 
 
-# Handlers for project initialization: whether to offer it, and the prompt that describes the project.
-
-_PROMPT = (
-    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
-)
-
-
 async def needs_init(request: Request) -> ProjectInitStatus:
     """Return whether to offer initialization: at most once, and only for a project with files but without a
     description.
@@ -342,7 +340,7 @@ async def init_project(request: Request) -> None:
 
 async def init_prompt(request: Request) -> InitPrompt:
     """Return the prompt that writes the description."""
-    return InitPrompt(_PROMPT.format(_guide(request.services.settings.options)))
+    return InitPrompt(_PROMPT.format(_instruction_file(request.services.settings.options)))
 
 
 def _flag(handle: WorkspaceHandle) -> Path:
@@ -352,12 +350,12 @@ def _flag(handle: WorkspaceHandle) -> Path:
     return handle.data_dir / "start-asked"
 
 
-def _guide(options: Options) -> str:
+def _instruction_file(options: Options) -> str:
     return options.initialize_as or Options().initialize_as
 
 
 def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
-    if os.path.exists(flag) or os.path.exists(directory / _guide(options)):
+    if os.path.exists(flag) or os.path.exists(directory / _instruction_file(options)):
         return False
     return _has_files(directory) and not find_context_sources(directory, (), options.context_paths)
 

@@ -23,7 +23,8 @@ __all__ = ["list_files", "read_file", "undo_changes"]
 
 
 _SECONDS = 5.0
-_MOST = 20_000
+_MAX_FILES = 20_000
+_MAX_SESSIONS = 50
 
 
 class NoSuchFile(NotFound):
@@ -40,7 +41,7 @@ async def list_files(request: Request) -> FileList:
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
         found = await Searcher(git=request.services.git).files(
-            SearchScope(root, root, environment, _SECONDS, _MOST), "**"
+            SearchScope(root, root, environment, _SECONDS, _MAX_FILES), "**"
         )
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
@@ -68,11 +69,6 @@ def _content(root: str, given: str) -> bytes:
         return read_whole_file(place, LARGEST_FILE).data
     except ToolError:
         raise NoSuchFile from None
-
-
-# Handler that reverts the file changes of a session.
-
-_MOST_SESSIONS = 50
 
 
 async def undo_changes(request: Request) -> UndoReport:
@@ -117,7 +113,7 @@ async def _latest(request: Request, ask: UndoRequest) -> tuple[SessionId, Sequen
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
     ledger = request.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
-    for session in list(await ledger.sessions(request.workspace.id))[:_MOST_SESSIONS]:
+    for session in list(await ledger.sessions(request.workspace.id))[:_MAX_SESSIONS]:
         versions = await ledger.files(request.workspace.id, session.id)
         path = recorded_path(ask.path, versions, request.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)

@@ -1,4 +1,4 @@
-"""Handlers for MCP servers: state, prompts and resources, login."""
+"""Handlers for MCP servers: state, prompts and resources, login; and their health check."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ __all__ = [
     "mcp_states",
 ]
 
-_PATIENCE = 15.0
+_START_TIMEOUT = 15.0
 """Seconds for which the health check waits for servers that are starting."""
 
 
@@ -65,23 +65,23 @@ async def mcp_pending_auth(request: Request) -> tuple[McpLogin, ...]:
     return _servers(request.handle).waiting_logins()
 
 
-async def _look(request: Request, what: "ListName") -> None:
+async def _refresh_list(request: Request, what: "ListName") -> None:
     (await _servers(request.handle).manager()).refresh_list(request.body.name, what)
 
 
 async def mcp_refresh_tools(request: Request) -> None:
     """Reload the tools of a server."""
-    await _look(request, "tools")
+    await _refresh_list(request, "tools")
 
 
 async def mcp_refresh_prompts(request: Request) -> None:
     """Reload the prompts of a server."""
-    await _look(request, "prompts")
+    await _refresh_list(request, "prompts")
 
 
 async def mcp_refresh_resources(request: Request) -> None:
     """Reload the resources of a server."""
-    await _look(request, "resources")
+    await _refresh_list(request, "resources")
 
 
 async def mcp_get_prompt(request: Request) -> McpPromptText:
@@ -141,13 +141,10 @@ async def mcp_docker_disable(_: Request) -> None:
     return None
 
 
-# For `holdfast doctor`
-
-
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
     servers = _servers(handle)
-    await servers.wait_attempts(_PATIENCE)
+    await servers.wait_attempts(_START_TIMEOUT)
     states = servers.states()
     found = [finding for info in states.values() if (finding := _finding(handle, info)) is not None]
     if found or not states:

@@ -1,4 +1,4 @@
-"""Handlers for prompts, cancels and the prompt queue."""
+"""Handlers for prompts, cancels, the prompt queue and runs."""
 
 import msgspec
 
@@ -33,6 +33,7 @@ __all__ = [
     "summarize",
     "update_agent",
 ]
+_MAX_RUNS = 1_000
 
 
 class SummaryCancelled(Conflict):
@@ -46,9 +47,9 @@ async def agent_info(request: Request) -> AgentInfo:
         info = (await workspace.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
-        nobody = ModelInfo("", "")
+        no_model = ModelInfo("", "")
         return AgentInfo(
-            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=SelectedModel("", "")
+            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(no_model), model_cfg=SelectedModel("", "")
         )
     choice = choice_of(request.handle, "large", info)
     return AgentInfo(is_busy=workspace.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
@@ -85,8 +86,8 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.services.configuration.settings_from_files("models").get("large", {})
-    if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
+    from_files = request.services.configuration.settings_from_files("models").get("large", {})
+    if TOUR.provider == from_files.get("provider") or TOUR.model == from_files.get("model"):
         return ""
     return (
         "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "
@@ -146,14 +147,9 @@ async def _end_of(run: RunId, subscription: Subscription) -> RunComplete | None:
     return None
 
 
-# Handlers for runs.
-
-_MOST = 1_000
-
-
 async def list_runs(request: Request) -> list[Run]:
     """Return runs, newest first. `limit` counts the returned runs, after the filter by state."""
-    limit = min(request.number("limit", 50), _MOST)
+    limit = min(request.number("limit", 50), _MAX_RUNS)
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     before, state = request.number("before", 0), request.query.get("state")
     ledger = request.ledger
@@ -166,10 +162,10 @@ async def list_runs(request: Request) -> list[Run]:
         found = [run for run in unended if run.state == state and session in (None, run.session_id)]
         found = [run for run in found if not before or run.number < before]
         return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
-    return await _ended(request, session, limit, before)
+    return await _ended_runs(request, session, limit, before)
 
 
-async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
+async def _ended_runs(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
         page = await request.ledger.runs(request.workspace.id, session, limit, before)

@@ -65,7 +65,7 @@ class TextInput(Dialog[str | None]):
             yield Label(key_hints(("enter", "save"), ("esc", "cancel")), classes="dialog-hint")
 
     @on(Input.Submitted)
-    def _done(self, event: Input.Submitted) -> None:
+    def _submit(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)
 
     def action_leave(self) -> None:

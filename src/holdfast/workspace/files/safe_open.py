@@ -42,9 +42,6 @@ __all__ = [
     "too_large_error",
 ]
 
-
-# Open paths below an open directory without following any symbolic link.
-
 _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
@@ -52,6 +49,9 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
 """Errors of an older kernel, or of a container that forbids unknown system calls."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
+_ORDINARY_BELOW = ("/dev/shm",)
+_CHUNK = 1 << 20
 
 
 class _OpenHow(ctypes.Structure):
@@ -149,11 +149,6 @@ def entries_of(folder: int, path: str) -> list[tuple[str, bool, bool, str]]:
     finally:
         os.close(handle)
     return sorted(found)
-
-
-_VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
-_ORDINARY_BELOW = ("/dev/shm",)
-_CHUNK = 1 << 20
 
 
 class FileLocation(msgspec.Struct, frozen=True):

@@ -25,10 +25,8 @@ from holdfast.workspace.files.text_encoding import TextFormat, decode, placehold
 
 __all__ = ["FileRestore", "last_change", "last_run", "plan", "recorded_path", "undo"]
 
-
-# Undo planning: selects the version that each file returns to. Pure.
-
 _NO_RUN = RunId("")
+_MAX_TEXT_SIZE = 64 * 1024 * 1024
 
 
 class FileRestore(msgspec.Struct, frozen=True):
@@ -120,9 +118,6 @@ def _before_run(history: Sequence[FileVersion], run_id: RunId) -> FileRestore | 
     others = [item for item in history[first : position + 1] if item.run_id != run_id or item.origin == "outside"]
     reason = "others changed it after that, and their changes would be lost" if others else ""
     return FileRestore(target.path, history[-1], target, reason)
-
-
-_MAX_TEXT_SIZE = 64 * 1024 * 1024
 
 
 class _FileState(msgspec.Struct, frozen=True):

@@ -177,15 +177,13 @@ class Tree:
                 return
 
     def _receive(self) -> None:
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._handle_message(json.loads(line))
+        # The supervisor reports the end of its tree before it closes the connection. Without it, it was killed.
         if not data and not self._is_over:
             self._disconnect()
             self.is_lost = self.may_run
@@ -194,6 +192,8 @@ class Tree:
     def _handle_message(self, message: dict[str, Any]) -> None:
         # An error as the first message is from a supervisor that could not start.
         self.may_run = self.may_run or "error" not in message
+        # Until its second message the supervisor may be paused before it has executed the request;
+        # `_wake_until_delivered` resumes it.
         self.has_started = "starting" not in message
         if "error" in message:
             self._end = msgspec.structs.replace(self._end, error=message["error"])
@@ -275,6 +275,7 @@ class Guard:
         self._containment: Containment = containment
         self.has_namespaces = False
         """True if a sandbox can use namespaces, independently of the containment. Valid after `ready`."""
+        # A second way to recognize processes, for systems on which tags cannot be used.
         self._mark = secrets.token_hex(8)
         self._tag = 0
         self._groups = ""
@@ -404,14 +405,19 @@ class Guard:
         self._tag = new_tag()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        # Isolated and without site packages: the guard starts faster, and no environment variable of the user changes
+        # it.
         argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _SOURCE_PATH, str(theirs.fileno()), self._wanted]
         argv.append(str(self._tag))
+        # The interpreter itself may need these to find its libraries. All other variables, among them keys, stay with
+        # the server.
         env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         null = subprocess.DEVNULL
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
+                    # A session of its own: keys typed in the server's terminal, such as Ctrl-C, do not reach the guard.
                     pass_fds=[theirs.fileno()], start_new_session=True,
                 )  # fmt: skip
         except BaseException:
@@ -457,18 +463,16 @@ class Guard:
                 # The guard is gone; the reader notices it, and each tree sees its own connection close.
                 sent = len(data)
             _close_all(descriptors)
+            # The descriptors are delivered with the first byte, so the rest is sent without them.
             if sent < len(data):
                 self._outgoing.appendleft((data[sent:], ()))
         loop.remove_writer(connection)
 
     def _receive(self) -> None:
         assert self._connection is not None
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._handle_guard_death()
             return
@@ -495,6 +499,7 @@ class Guard:
         process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
         self._disconnect()
         if process is not None:
+            # Returns at once: the connection closes only when the process has exited.
             process.wait()
         if ready is not None and not ready.done():
             ready.cancel()
@@ -513,6 +518,16 @@ class Guard:
             _close_all(descriptors)
         self._outgoing.clear()
         self._connection = self._process = None
+
+
+def _read_available(connection: socket.socket) -> bytes | None:
+    """Return the received bytes, empty if the other side is gone; None if nothing has arrived."""
+    try:
+        return connection.recv(4_096)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _duplicate(*descriptors: int) -> list[int]:

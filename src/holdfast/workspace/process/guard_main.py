@@ -55,6 +55,7 @@ def start_sentinel(server: int, tag: int, groups: str) -> int:
         os.close(reading)
         os.close(writing)
         return -1
+    # Forked twice: the sentinel becomes a child of init, not of the guard.
     if first == 0:
         _become_sentinel(server, os.getppid(), tag, groups, writing)
     os.close(writing)
@@ -96,6 +97,7 @@ def _run_sentinel(server: int, guard: int, tag: int, groups: str) -> None:
         waiting.register(guard_handle, select.POLLIN)
     else:
         kill_orphaned()
+        # Blocks until the server or the guard ends.
         waiting.poll()
     until = time.monotonic() + _SENTINEL_TIMEOUT
     while time.monotonic() < until:
@@ -148,8 +150,10 @@ def _syscall(number: int, what: str, *arguments: object) -> int:
 def build_view(mounts: Sequence[Sequence[str]]) -> None:
     """Apply the mounts. The caller is in a new mount and PID namespace and has mounted its own `/proc`."""
     _mount("", "/", "", _MS_REC | _MS_PRIVATE)
+    # All sources are opened before anything is mounted: a mount may hide the source of a later one.
     trees = [_clone(source) if source else -1 for _, _, source in mounts]
     devices = {name: _clone(f"/dev/{name}") for name in _DEVICES if os.path.exists(f"/dev/{name}")}
+    # Read-only first, then the exceptions: a path that is not listed stays protected.
     _set_attributes("/", _ATTR_RDONLY)
     _make_devices(devices)
     for (operation, path, _), tree in zip(mounts, trees, strict=True):
@@ -259,6 +263,7 @@ class _Guard:
         if not self._namespaces and containment != "tree":
             self._groups = create_cgroups(self._tag)
         self._start_sentinel()
+        # Frozen objects are not touched by the collector of forked supervisors, so their memory pages stay shared.
         gc.collect()
         gc.freeze()
         kind = "namespace" if self._namespaces else "groups" if self._groups else "tree"
@@ -321,7 +326,7 @@ class _Guard:
             self._unread = self._unread[end:]
             if "sweep" in request:
                 self._await_supervisor(request["number"])
-                self._sweep()
+                self._kill_orphans()
                 self._send(swept=request["sweep"])
             else:
                 self._spawn(request)
@@ -413,15 +418,13 @@ class _Guard:
         if self._child_ended >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._child_ended, 4_096)
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return True
             if self._handle_exit(process, status):
-                self._sweep()
+                self._kill_orphans()
+        return False
 
     def _handle_exit(self, process: int, status: int) -> bool:
         """Handle an ended child. If it was a killed supervisor, kill its tree and return True."""
@@ -444,7 +447,7 @@ class _Guard:
                 return
             os.sched_yield()
 
-    def _sweep(self) -> None:
+    def _kill_orphans(self) -> None:
         """Kill everything below the guard that has no supervisor."""
         until = time.monotonic() + _END_TIMEOUT
         while time.monotonic() < until:
@@ -461,11 +464,8 @@ class _Guard:
             self._reap_strays()
 
     def _reap_strays(self) -> None:
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return
             self._handle_exit(process, status)
@@ -481,7 +481,7 @@ class _Guard:
         waiting.register(self._child_ended, select.POLLIN)
         while self._reap() and time.monotonic() < until:
             waiting.poll(50)
-        self._sweep()
+        self._kill_orphans()
         remove_cgroup(self._groups)
         # No process is left, so the sentinel has nothing to kill.
         self._signal_sentinel(signal.SIGKILL)

@@ -33,6 +33,7 @@ def open_child_notifier() -> int:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
+    # A full pipe loses nothing: one readable byte is enough, because `_reap` reaps all children.
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
@@ -90,6 +91,7 @@ class Supervisor:
     def run(self) -> None:
         """Start the command, then supervise its tree to the end."""
         self._child_ended = open_child_notifier()
+        # From here on the command may run; if the supervisor dies, the server must assume that it does.
         self._send(starting=True)
         problem = self._start()
         if problem:
@@ -104,11 +106,14 @@ class Supervisor:
             if now >= self._kill_at:
                 since = since if self._is_killing else now
                 self._kill()
+                # Processes of another user, such as those of `sudo`, cannot be killed; they are reported instead of
+                # waiting for ever.
                 if self._out_of_reach and now > since + _KILL_TIMEOUT:
                     break
             elif now >= self._term_at:
                 self._term_at = float("inf")
                 self._send_all(signal.SIGTERM)
+                # A stopped process does not handle SIGTERM before it is resumed.
                 self._send_all(signal.SIGCONT)
             self._wait_for_events(now)
         if not _LISTS_PROCESSES and self._command:
@@ -131,14 +136,17 @@ class Supervisor:
         if self._command == 0:
             self._exec_command(writing, supervisor)
         os.close(writing)
+        # The pipe closes on exec, so an empty text means that the program was started.
         with os.fdopen(reading, "rb") as pipe:
             return pipe.read().decode("utf-8", "replace")
 
     def _exec_command(self, problem: int, supervisor: int) -> NoReturn:
         request = self._request
         try:
+            # The command must not be able to signal its supervisor through a common process group or terminal.
             os.setsid()
             system.die_with_parent(supervisor)
+            # Ignored signals survive exec, and the guard ignores those that are meant for commands.
             for number in range(1, signal.NSIG):
                 if number not in {signal.SIGKILL, signal.SIGSTOP}:
                     with contextlib.suppress(OSError, ValueError):
@@ -165,17 +173,17 @@ class Supervisor:
 
     def _reap(self) -> bool:
         """Reap ended children. Returns False when none is left."""
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return True
             if process == self._command:
                 self._has_exited = True
+                # The exit code is reported before processes left behind end, so that a tool call need not wait for
+                # them.
                 self._send(code=exit_code_of(status))
                 self._limit_linger()
+        return False
 
     def _limit_linger(self) -> None:
         if self._linger is not None and self._has_exited:
@@ -188,6 +196,7 @@ class Supervisor:
         if grace <= 0:
             self._kill_at = now
             return
+        # A later stop with more time must not extend an earlier one.
         if self._kill_at > now + grace:
             self._kill_at = now + grace
             self._term_at = now + grace / 3
@@ -219,9 +228,9 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
         self._out_of_reach = system.send_signal(found, signal.SIGKILL)
-        self._chase()
+        self._kill_forking()
 
-    def _chase(self) -> None:
+    def _kill_forking(self) -> None:
         """Kill processes that fork and exit faster than a search finds them: their children are reparented here, and
         listing the own children is faster than their forks.
         """
@@ -237,6 +246,7 @@ class Supervisor:
         poll = select.poll()
         for descriptor in (self._child_ended, self._guard_pipe, self._control.fileno()):
             poll.register(descriptor, select.POLLIN)
+        # While killing, search again at short intervals: a process may have forked between the search and the signal.
         until = now + _KILL_INTERVAL if self._is_killing else min(self._kill_at, self._term_at)
         seconds = None if until == float("inf") else max(0.0, until - now)
         for descriptor, _ in poll.poll(None if seconds is None else seconds * 1_000 + 1):

@@ -223,8 +223,9 @@ class SandboxCleanup:
         if not self._search_lock.acquire(blocking=max_age == 0.0):
             return
         try:
-            settings, scan = self._settings(), self._scan()
+            settings, scan = self._settings(), self._scan_git_dirs()
             with self._lock:
+                # A command may have started or ended during the search; its changes must not count as the user's.
                 if self._started == self._ended == started:
                     self._known = _State(settings, scan.entries, self._parents(settings))
                     self._remember(scan)
@@ -245,6 +246,7 @@ class SandboxCleanup:
         """Register a command for which the `mounted` paths are read-only. Returns the function to call at its end."""
         self.refresh(_FRESH)
         with self._lock:
+            # A path counts as protected only if it was read-only for every command that is running.
             self._mounted = mounted if self._started == self._ended else self._mounted & mounted
             self._started += 1
             self._write_note()
@@ -263,10 +265,11 @@ class SandboxCleanup:
                 self._ended += 1
                 self._refreshed = -_FRESH
                 self._write_note()
+                # The findings of a recovery are reported with the first command of the new server.
                 earlier, self._pending = self._pending, ""
         return "\n".join(filter(None, (earlier, report)))
 
-    def _scan(self) -> Scan:
+    def _scan_git_dirs(self) -> Scan:
         entries: dict[str, GitEntry] = {}
         directories: dict[str, int] = {}
         too_deep: list[str] = []
@@ -302,14 +305,14 @@ class SandboxCleanup:
     # Comparison
 
     def _clean(self) -> str:
-        scan = self._scan()
+        scan = self._scan_git_dirs()
         moved = [*self._clean_settings(), *self._clean_entries(scan)]
         # Programs do not enter such directories by themselves, but their content cannot be compared.
         moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
         unread = [path for path in scan.unread if path not in self._unchecked]
-        checked = self._scan() if moved else scan
+        checked = self._scan_git_dirs() if moved else scan
         if self._started - self._ended <= 1:
-            self._adopt(checked)
+            self._accept_entries(checked)
         else:
             # Another command may have exchanged directories during the search: everything is compared again at its
             # end.
@@ -330,7 +333,7 @@ class SandboxCleanup:
             _log.warning("%s", line)
         return "\n".join(report)
 
-    def _adopt(self, scan: Scan) -> None:
+    def _accept_entries(self, scan: Scan) -> None:
         """Treat accepted entries as known. They are new, so they are compared again after every command."""
         known = {entry.identity for entry in self._known.entries.values()}
         there = {entry.identity for entry in scan.entries.values()}
@@ -363,10 +366,12 @@ class SandboxCleanup:
         accepted: set[str] = set()
         gone: list[str] = []
         for path, entry in sorted(scan.entries.items(), key=lambda item: (item[1].kind != "directory", item[0])):
+            # It was moved together with the directory that contains it.
             if any(path.startswith(f"{place}/") for place in gone):
                 continue
             before = self._known.entries.get(path)
             if before is None or before.identity != entry.identity:
+                # A renamed git directory is compared with its own previous state, not taken for a new one.
                 before = identities.get(entry.identity) if entry.kind == "directory" else before
             if before is not None and before.kind == entry.kind:
                 yield from self._clean_known(path, before, entry, accepted)
@@ -441,7 +446,7 @@ class SandboxCleanup:
 
     def _finish_earlier(self) -> None:
         try:
-            self._known = _decoded(msgspec.msgpack.decode(self._note.read_bytes(), type=_Stored))
+            self._known = _decode(msgspec.msgpack.decode(self._note.read_bytes(), type=_Stored))
         except (OSError, msgspec.DecodeError):
             return
         self._pending = self._clean()
@@ -449,7 +454,7 @@ class SandboxCleanup:
 
     def _write_note(self) -> None:
         if self._started > self._ended:
-            _write(self._note, msgspec.msgpack.encode(_encoded(self._known)))
+            _write(self._note, msgspec.msgpack.encode(_encode(self._known)))
         else:
             with contextlib.suppress(OSError):
                 self._note.unlink()
@@ -472,7 +477,7 @@ def _read_made(path: Path) -> set[tuple[int, int]]:
         return set()
 
 
-def _encoded(state: _State) -> _Stored:
+def _encode(state: _State) -> _Stored:
     def names(mapping: Mapping[str, T]) -> dict[bytes, T]:
         return {os.fsencode(name): value for name, value in mapping.items()}
 
@@ -484,7 +489,7 @@ def _encoded(state: _State) -> _Stored:
     return _Stored(names(settings), names(entries), names(state.parents))
 
 
-def _decoded(stored: _Stored) -> _State:
+def _decode(stored: _Stored) -> _State:
     def names(mapping: Mapping[bytes, T]) -> dict[str, T]:
         return {os.fsdecode(name): value for name, value in mapping.items()}
 

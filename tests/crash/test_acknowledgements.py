@@ -1,4 +1,4 @@
-"""What an answer promises is what is stored: places where a kill, or a slow disk, could make a liar of the server."""
+"""Acknowledgements match the store: cases in which a kill, or a slow disk, could make a response wrong."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from holdfast.testing.memory_ledger import MemoryLedger
 
 
 class SlowLedger(MemoryLedger):
-    """Holds the writing of prompts that steer, and of a clear."""
+    """Holds the commit of steering prompts and of a clear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SlowLedger(MemoryLedger):
 
 
 class SlowHooks(NoHooks):
-    """Think about a prompt until they are let."""
+    """Hooks that block on a prompt until the test releases them."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -51,8 +51,8 @@ def one_call(request: ModelRequest) -> Step:
     return Step((Say("done"),)) if has_result else Step((Call("wait"),))
 
 
-async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() -> None:
-    """R3: what the clear's answer names is cancelled; a prompt folded in meanwhile shares the turn's end."""
+async def test_clear_does_not_name_a_run_folded_during_its_write() -> None:
+    """R3: the runs named in the response are cancelled; a prompt folded meanwhile shares the end of its turn."""
     ledger, hooks = SlowLedger(), SlowHooks()
     harness = await Harness.open(ScriptedModel(lambda _: Step((Say("done"),))), ledger=ledger, hooks=hooks)
     tasks = TaskOwner()
@@ -75,8 +75,8 @@ async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() ->
     assert harness.end_of(steering.run_id).outcome == "completed"
 
 
-async def test_a_clear_takes_at_once_what_waits() -> None:
-    """R3: nothing that waited can join a turn any more while the clear is being written."""
+async def test_clear_removes_waiting_runs_at_once() -> None:
+    """R3: no waiting run can join a turn while the clear is being written."""
     ledger, tool = SlowLedger(), GatedTool("wait")
     ledger.before_steering.open()
     harness = await Harness.open(ScriptedModel(one_call), tools=[tool], ledger=ledger)
@@ -92,8 +92,8 @@ async def test_a_clear_takes_at_once_what_waits() -> None:
     assert [harness.end_of(run).outcome for run in ("r1", steering.run_id)] == ["completed", "cancelled"]
 
 
-async def test_what_an_interrupt_cancels_is_stored_with_it() -> None:
-    """R3: a server killed right after the answer does not take up what the interrupt cancelled."""
+async def test_cancels_of_an_interrupt_are_stored_with_it() -> None:
+    """R3: a server killed right after the response does not resume the runs that the interrupt cancelled."""
     model = GatedModel(ScriptedModel(one_call))
     model.before.shut()
     harness = await Harness.open(model)

@@ -1,4 +1,4 @@
-"""What is made of the answers of searching programs: played by the test, so that each can behave in every way."""
+"""Processing of the output of search programs: fake programs with every behaviour."""
 
 import asyncio
 import os
@@ -12,13 +12,13 @@ from holdfast.workspace.process.piped_process import Child, find_program, run_ch
 from holdfast.workspace.search import search
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
-Said = tuple[bytes, bytes, int]
-"""What a program says on its two streams, and its exit code."""
-NONE: Said = (b"", b"", 1)
+ProgramOutput = tuple[bytes, bytes, int]
+"""Output of a program on its two streams, and its exit code."""
+NONE: ProgramOutput = (b"", b"", 1)
 
 
-class Played:
-    """A program that has said all it will say; one without an exit code goes on until it is killed."""
+class FakeProgram:
+    """A program that has written all its output; one without an exit code runs until it is killed."""
 
     reader = asyncio.StreamReader
 
@@ -43,14 +43,14 @@ class Played:
         return 137 if self._code is None else self._code
 
 
-class Stage:
-    """A directory to search in, and the programs that answer, one after the other."""
+class SearchPrograms:
+    """A directory to search, and the programs that run, one after the other."""
 
     def __init__(self, root: Path, *answers: tuple[bytes, bytes, int | None] | OSError) -> None:
         self.root = root
         self.answers = list(answers)
         self.started: list[Sequence[str]] = []
-        self.children: list[Played] = []
+        self.children: list[FakeProgram] = []
         programs = root.parent / "bin"
         programs.mkdir(exist_ok=True)
         (programs / "rg").write_text("")
@@ -64,7 +64,7 @@ class Stage:
         answer = self.answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
-        self.children.append(Played(*answer))
+        self.children.append(FakeProgram(*answer))
         return self.children[-1]
 
     def where(self, name: str = "", seconds: float = 30, most: int = 100) -> SearchScope:
@@ -101,33 +101,33 @@ HIT = b"a\0001:1:needle\n"
         ([(b"", b"broken", 2), (b"", b"missing ), unterminated", 2)], "unterminated"),
     ],
 )
-async def test_how_a_search_ends(root: Path, answers: list[Said | OSError], found: int | str) -> None:
-    """The next program is asked only where the first is of no use; each that was started is gone."""
-    stage = Stage(root, *answers)
+async def test_ends_of_search(root: Path, answers: list[ProgramOutput | OSError], found: int | str) -> None:
+    """The next program runs only if the first is of no use; each started one has ended."""
+    programs = SearchPrograms(root, *answers)
     if isinstance(found, str):
         with pytest.raises(ToolError, match=found):
-            await stage.grep()
+            await programs.grep()
     else:
-        result = await stage.grep()
+        result = await programs.grep()
         assert (len(result.matches), result.is_truncated, result.is_timed_out) == (found, False, False)
-    assert stage.answers == []
-    assert all(child.was_killed for child in stage.children)
+    assert programs.answers == []
+    assert all(child.was_killed for child in programs.children)
 
 
 async def test_a_program_that_cannot_be_started_at_the_end_is_an_error(root: Path) -> None:
     with pytest.raises(OSError, match="no"):
-        await Stage(root, OSError("no"), OSError("no")).grep()
+        await SearchPrograms(root, OSError("no"), OSError("no")).grep()
 
 
 async def test_a_search_that_takes_too_long_is_ended(root: Path) -> None:
-    stage = Stage(root, (b"", b"", None), (b"", b"", None))
-    assert (await stage.grep(seconds=0)).is_timed_out
-    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_timed_out
-    assert [child.was_killed for child in stage.children] == [True, True]
+    programs = SearchPrograms(root, (b"", b"", None), (b"", b"", None))
+    assert (await programs.grep(seconds=0)).is_timed_out
+    assert (await programs.searcher.files(programs.where(seconds=0), "*")).is_timed_out
+    assert [child.was_killed for child in programs.children] == [True, True]
 
 
-async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is up with the second piece."""
+async def test_search_at_time_limit_returns_partial_result(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over with the second piece."""
     timers: list[asyncio.Timeout] = []
     really = asyncio.timeout
 
@@ -142,24 +142,24 @@ async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkey
             return await super().read(n)
 
     monkeypatch.setattr(asyncio, "timeout", timeout)
-    monkeypatch.setattr(Played, "reader", Slow)
-    stage = Stage(root, (HIT, b"", None), (b"a\0", b"", None))
-    result = await stage.grep()
+    monkeypatch.setattr(FakeProgram, "reader", Slow)
+    programs = SearchPrograms(root, (HIT, b"", None), (b"a\0", b"", None))
+    result = await programs.grep()
     assert (len(result.matches), result.is_timed_out) == (1, True)
-    names = await stage.searcher.files(stage.where(), "*")
+    names = await programs.searcher.files(programs.where(), "*")
     assert (names.paths, names.is_timed_out) == (("a",), True)
-    assert [child.was_killed for child in stage.children] == [True, True]
+    assert [child.was_killed for child in programs.children] == [True, True]
 
 
-async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collected_matches_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MAX_MATCHES", 5)
-    stage = Stage(root, (b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None))
-    result = await stage.grep()
+    programs = SearchPrograms(root, (b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None))
+    result = await programs.grep()
     assert [match.line for match in result.matches] == [1, 2, 3, 4, 5, 6]
-    assert stage.children[0].was_killed
+    assert programs.children[0].was_killed
     for most, is_truncated in ((5, True), (6, False)):
-        stage.answers = [(b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None)]
-        result = await stage.grep(most=most)
+        programs.answers = [(b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None)]
+        result = await programs.grep(most=most)
         assert (len(result.matches), result.is_truncated) == (most, is_truncated)
 
 
@@ -167,49 +167,49 @@ async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: p
 async def test_files_are_listed_once_and_truncated(root: Path, most: int, is_truncated: bool) -> None:
     for name in ("b", "cc"):
         (root / name).write_text("")
-    stage = Stage(root, (b"cc\0a\0./a\0b\0b\0gone\0", b"", 0))
-    result = await stage.searcher.files(stage.where(most=most), "*")
+    programs = SearchPrograms(root, (b"cc\0a\0./a\0b\0b\0gone\0", b"", 0))
+    result = await programs.searcher.files(programs.where(most=most), "*")
     assert (result.paths, result.is_truncated) == (("a", "b", "cc")[:most], is_truncated)
 
 
-async def test_a_list_of_files_that_was_broken_off_is_called_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interrupted_file_list_is_marked_truncated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MAX_FILES", 2)
     for name in ("b", "c"):
         (root / name).write_text("")
-    stage = Stage(root, (b"a\0b\0c\0", b"", None))
-    result = await stage.searcher.files(stage.where(), "*")
+    programs = SearchPrograms(root, (b"a\0b\0c\0", b"", None))
+    result = await programs.searcher.files(programs.where(), "*")
     assert (result.paths, result.is_truncated) == (("a", "b"), True)
 
 
-async def test_what_is_shown_is_what_the_file_says(root: Path) -> None:
-    """A program may have read another file, by a link that was there for a moment."""
+async def test_displayed_lines_are_read_from_file(root: Path) -> None:
+    """A program may have read another file through a symlink that existed for a moment."""
     (root / "wide").write_bytes("\ufeff".encode("utf-16-le") + "one\nneedle".encode("utf-16-le"))
     lines = (b"a\0001:1:secret", b"a\0002:1:needle", b"a\00021:1:needle", b"gone\0001:1:needle", b"wide\0002:1:needle")
-    stage = Stage(root, (b"\n".join((*lines, b"noise", b"a\0x:1:needle", b"")), b"", 0))
-    found = await stage.grep()
+    programs = SearchPrograms(root, (b"\n".join((*lines, b"noise", b"a\0x:1:needle", b"")), b"", 0))
+    found = await programs.grep()
     assert sorted((match.path, match.line, match.text) for match in found.matches) == [
         ("a", 2, "needle"),
         ("wide", 2, "needle"),
     ]
 
 
-async def test_a_file_that_is_named_is_searched_although_it_is_ignored(root: Path) -> None:
+async def test_explicitly_named_ignored_file_is_searched(root: Path) -> None:
     (root / ".holdfastignore").write_text("a\n")
-    stage = Stage(root, (HIT, b"", 0), (HIT, b"", 0), (b"a\0", b"", 0))
-    assert len((await stage.grep("a")).matches) == 1
-    assert len((await stage.grep()).matches) == 0
-    assert (await stage.searcher.files(stage.where(), "*")).paths == ()
+    programs = SearchPrograms(root, (HIT, b"", 0), (HIT, b"", 0), (b"a\0", b"", 0))
+    assert len((await programs.grep("a")).matches) == 1
+    assert len((await programs.grep()).matches) == 0
+    assert (await programs.searcher.files(programs.where(), "*")).paths == ()
 
 
-async def test_complaints_are_bounded(root: Path) -> None:
-    stage = Stage(root, (b"", b"x" * 100_000, 2))
-    async with run_child(stage._start, ["rg"], str(root), stage.environment) as child:
+async def test_stderr_is_bounded(root: Path) -> None:
+    programs = SearchPrograms(root, (b"", b"x" * 100_000, 2))
+    async with run_child(programs._start, ["rg"], str(root), programs.environment) as child:
         code, complaint = await child.end()
     assert (code, len(complaint)) == (2, 8_192)
 
 
 def test_a_program_of_the_workspace_is_never_run(root: Path) -> None:
-    """Nor one that a link outside of it leads to."""
+    """Nor the target of a symlink outside it."""
     programs, own = root.parent / "bin", root / "tool"
     programs.mkdir()
     own.write_text("")

@@ -1,17 +1,14 @@
-"""The services of a server and of each of its workspaces.
+"""The services of one open workspace, beside its engine.
 
-`ServerServices` holds what all workspaces share, and opens and closes them. `WorkspaceServices` holds what one
-workspace has beside its engine: settings, credentials, models, permission rules, processes, tools, extensions. Nothing
-here makes decisions; the constructors pass the parts to each other, in an order in which each part exists before it is
-used.
+Settings, credentials, models, permission rules, processes, tools, extensions. Nothing here makes decisions; the
+constructor passes the parts to each other, in an order in which each part exists before it is used.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -20,7 +17,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
-from holdfast.domain.errors import BadRequest, HoldfastError, ToolError, WorkspaceClosing
+from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
@@ -28,40 +25,35 @@ from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import Options, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
-from holdfast.engine.ports import ContextLoader, Models, Outlet, Tools
+from holdfast.engine.ports import ContextLoader, Models, Outlet
 from holdfast.engine.recovery import plan_recovery
 from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.command_substitution import Substitution
 from holdfast.extensions.extensions import Extensions
-from holdfast.providers.http_client import close_connections, post_form
-from holdfast.providers.model_discovery import ModelDiscovery
+from holdfast.providers.http_client import post_form
 from holdfast.runtime.engine_settings import context_loader, engine_settings
 from holdfast.runtime.model_selection import SelectedModels, model_sources
 from holdfast.runtime.permission_check import PermissionCheck, allows, replaces
+from holdfast.runtime.server_services import NoUsableModel, ServerServices, close_each
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.tasks import TaskOwner
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
 from holdfast.tools.bash import Bash, BashArguments
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
-from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import examined_git
 from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.process.program_lookup import ProgramFiles
 from holdfast.workspace.process.shell_call import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
-from holdfast.workspace.web_client import WebClient
 
-__all__ = ["NoUsableModel", "ServerServices", "ServiceOverrides", "WorkspaceServices"]
+__all__ = ["WorkspaceServices", "open_workspace"]
 
 _log = logging.getLogger("holdfast.server")
 
@@ -73,165 +65,51 @@ _READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
 _LSP_TOOLS = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
 
-class NoUsableModel(HoldfastError):
-    """No model can be used until a client supplies credentials; then the queued prompts continue."""
+async def open_workspace(
+    server: ServerServices,
+    path: str,
+    environment: Mapping[str, str],
+    on_busy: Callable[[WorkspaceId], None],
+    *,
+    unattended: bool,
+) -> Workspace:
+    """Open the workspace of a directory, recover its runs and start its services."""
+    record = await server.ledger.open_workspace(path)
 
+    def report_busy(_: bool) -> None:
+        on_busy(record.id)
 
-class ServiceOverrides(msgspec.Struct, frozen=True):
-    """Options of the server, and replacements for parts of it: `models` replaces model selection, `tools` all tools."""
-
-    settings: EngineSettings = EngineSettings()
-    models: Models | None = None
-    tools: Tools | None = None
-    observe: Callable[[str, Outlet], Outlet] | None = None
-    """Wraps the outlet of the workspace of a directory, for metrics and tracing."""
-    socket: Path | None = None
-    """The socket of the server, which sandboxed commands must not reach."""
-    warms_guard: bool = True
-    """Start the process guard with the first workspace instead of the first command."""
-
-
-class ServerServices:
-    """What the workspaces of one server share, and the workspaces that are open. One for each data directory."""
-
-    def __init__(self, data_dir: Path, overrides: ServiceOverrides | None = None) -> None:
-        self.data_dir = data_dir
-        self.overrides = overrides or ServiceOverrides()
-        self.guard = Guard()
-        self.discovery = ModelDiscovery()
-        self.web = WebClient()
-        self.git = PrivateGit(str(data_dir / "git"))
-        # Last: it locks the data directory, and an error after it would have to release the lock.
-        self.ledger = SqliteLedger(data_dir)
-        self._tasks = TaskOwner()
-        self._open: dict[str, asyncio.Task[Workspace]] = {}
-
-    def workspace_services(
-        self,
-        record: WorkspaceRecord,
-        environment: Mapping[str, str],
-        publish: Callable[[LiveEvent], None],
-        on_busy: Callable[[bool], None],
-    ) -> "WorkspaceServices":
-        """Return the services of a workspace that a client with this environment opens."""
-        if self.overrides.warms_guard:
-            self.guard.ensure_started()
-        return WorkspaceServices(self, record, environment, publish, on_busy)
-
-    async def open_workspace(
-        self,
-        directory: Path,
-        environment: Mapping[str, str] | None = None,
-        *,
-        unattended: bool = False,
-        on_busy: Callable[[WorkspaceId], None] = lambda _: None,
-    ) -> Workspace:
-        """Return the workspace of a directory, identified by its real path. Concurrent callers get the same one.
-
-        `unattended`: no client is attached. Raises `NoUsableModel` if queued prompts could not be answered then.
-        `on_busy` is called when runs or jobs become active, and when the last of them has ended.
-        """
-        path = _real_directory(directory)
-        opening = self._open.get(path)
-        if opening is None or (opening.done() and not _is_open(opening)):
-            work = self._open_workspace(path, environment or {}, on_busy, unattended=unattended)
-            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if opening.cancelled() and not _is_cancelled():
-                raise WorkspaceClosing from None
-            raise
-
-    async def _open_workspace(
-        self, path: str, environment: Mapping[str, str], on_busy: Callable[[WorkspaceId], None], *, unattended: bool
-    ) -> Workspace:
-        record = await self.ledger.open_workspace(path)
-
-        def report_busy(_: bool) -> None:
-            on_busy(record.id)
-
-        observe = self.overrides.observe
-        events = WorkspaceEvents(record, self.ledger, partial(observe, path) if observe is not None else _unobserved)
-        services = self.workspace_services(record, environment, events.outlet.publish_live, report_busy)
-        try:
-            resume = not unattended or await self._can_resume(record, services)
-            workspace = Workspace(record, services, events, report_busy)
-            await workspace.recover(resume=resume)
-        except BaseException:
-            await services.close()
-            raise
-        try:
-            if not resume:
-                raise NoUsableModel
-            services.start()
-        except BaseException:
-            await workspace.close()
-            raise
-        return workspace
-
-    async def _can_resume(self, record: WorkspaceRecord, services: "WorkspaceServices") -> bool:
-        """Return True if no prompt is queued, or the queued ones can be answered without a client."""
-        sessions = {run.session_id for run in plan_recovery(await self.ledger.open_runs(record.id), {}).requeued}
-        conversations = [await self.ledger.messages(record.id, session) for session in sessions]
-        used = {message.provider for messages in conversations for message in messages if message.provider}
-        return not sessions or await services.can_answer(used)
-
-    async def close_workspace(self, workspace: Workspace) -> None:
-        """Close a workspace. Its directory can be opened again afterwards, even if closing fails."""
-        try:
-            await workspace.close()
-        finally:
-            self._open.pop(workspace.path, None)
-
-    async def close(self) -> None:
-        """Close the open workspaces, the shared parts and the store, each even if another cannot be closed. A
-        workspace that is being opened is given up.
-        """
-        for opening in self._open.values():
-            opening.cancel()
-        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
-        self._open.clear()
-        try:
-            await _close_all(item for item in opened if isinstance(item, Workspace))
-        finally:
-            try:
-                await self.close_parts()
-            finally:
-                await self.ledger.close()
-
-    async def close_parts(self) -> None:
-        """Close the shared parts, each even if another cannot be closed."""
-        parts = (self.guard.close, self.discovery.close, close_connections, lambda: asyncio.to_thread(self.git.close))
-        await _close_each(parts, None)
+    observe = server.overrides.observe
+    events = WorkspaceEvents(record, server.ledger, partial(observe, path) if observe is not None else _unobserved)
+    services = server.workspace_services(record, environment, events.outlet.publish_live, report_busy)
+    try:
+        resume = not unattended or await _can_resume(record, services)
+        workspace = Workspace(record, services, events, report_busy)
+        await workspace.recover(resume=resume)
+    except BaseException:
+        await services.close()
+        raise
+    try:
+        if not resume:
+            raise NoUsableModel
+        services.start()
+    except BaseException:
+        await workspace.close()
+        raise
+    return workspace
 
 
 def _unobserved(outlet: Outlet) -> Outlet:
     return outlet
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _is_open(opening: asyncio.Task[Workspace]) -> bool:
-    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
-    return not opening.cancelled() and opening.exception() is None
-
-
-async def _close_all(workspaces: Iterable[Workspace]) -> None:
-    """Close all workspaces, then raise the first error, if any."""
-    for end in await asyncio.gather(*(workspace.close() for workspace in workspaces), return_exceptions=True):
-        if isinstance(end, BaseException):
-            raise end
-
-
-def _real_directory(directory: Path) -> str:
-    path = directory.resolve()
-    if not path.is_dir():
-        raise BadRequest(f"{directory} is not a directory: name one that exists.")
-    return str(path)
+async def _can_resume(record: WorkspaceRecord, services: "WorkspaceServices") -> bool:
+    """Return True if no prompt is queued, or the queued ones can be answered without a client."""
+    ledger = services.ledger
+    sessions = {run.session_id for run in plan_recovery(await ledger.open_runs(record.id), {}).requeued}
+    conversations = [await ledger.messages(record.id, session) for session in sessions]
+    used = {message.provider for messages in conversations for message in messages if message.provider}
+    return not sessions or await services.can_answer(used)
 
 
 class WorkspaceServices:
@@ -525,7 +403,7 @@ class WorkspaceServices:
     async def close(self) -> None:
         """Close the parts, each even if another cannot be closed."""
         parts = (self.git_scan, self.jobs, self.extensions, self.selected_models, self.token_refresher)
-        await _close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
+        await close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
 
 
 class _SandboxedBash(Bash):
@@ -545,21 +423,6 @@ class _SandboxedBash(Bash):
     async def prepare(self) -> None:
         """Update the sandbox."""
         await self._services.update_sandbox()
-
-
-async def _close_each(parts: Iterable[Callable[[], Awaitable[object]]], seconds: float | None) -> None:
-    """Close one part after the other, each within `seconds`; then raise the first error, if any."""
-    errors: list[Exception] = []
-    for close in parts:
-        try:
-            async with asyncio.timeout(seconds):
-                await close()
-        except TimeoutError:
-            _log.warning("%s did not end within %s seconds", getattr(close, "__qualname__", close), seconds)
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

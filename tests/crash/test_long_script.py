@@ -12,7 +12,7 @@ def run(*arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
-def test_it_ends_with_one_figure_for_each_trial() -> None:
+def test_script_prints_one_figure_per_trial() -> None:
     status, lines = run("0.002")
     assert status == 0, lines
     trials = re.findall(r'^    Trial\("([^"]+)"', LONG.with_suffix(".py").read_text(), re.MULTILINE)
@@ -25,7 +25,7 @@ def test_a_trial_can_be_replayed() -> None:
     assert run("--replay", "schedules", "7") == (0, ["schedules, seed 7: no violation"])
 
 
-def test_what_it_does_not_know_it_says() -> None:
+def test_unknown_trial_is_reported() -> None:
     assert run("--replay", "wishes", "7")[0] == 2
     assert run()[0] == 2
     assert run("soon")[0] == 2

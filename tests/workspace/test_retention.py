@@ -1,4 +1,4 @@
-"""What sessions, scans, jobs and output files remember, and for how long: without any process."""
+"""Retention of sessions, scans, jobs and output files, without any process."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from holdfast.workspace.process.output_capture import OutputFiles
 from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
 from trials.sandbox_escapes import git
-from workspace.test_search_ways import Played
+from workspace.test_search_programs import FakeProgram
 
 SESSION = SessionId("s1")
 
@@ -29,7 +29,7 @@ SESSION = SessionId("s1")
 # ProjectContext
 
 
-async def test_a_session_gets_changed_context_files_again(tmp_path: Path) -> None:
+async def test_changed_context_files_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("be kind")
     os.utime(path, ns=(1, 1))
@@ -64,7 +64,7 @@ async def test_a_session_has_one_scan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", ["no start", "code", "killed"])
-async def test_a_scan_that_fails_is_over_and_another_one_begins_later(tmp_path: Path, failure: str) -> None:
+async def test_failed_scan_ends_and_later_one_starts(tmp_path: Path, failure: str) -> None:
     top = tmp_path / "top"
     top.mkdir()
     git("init", "-q", cwd=top)
@@ -72,7 +72,7 @@ async def test_a_scan_that_fails_is_over_and_another_one_begins_later(tmp_path: 
     async def start(*_: Sequence[str] | str | Mapping[str, str]) -> Child:
         if failure == "no start":
             raise OSError
-        return Played(b" M half\0", b"fatal: broken", 128 if failure == "code" else 137)
+        return FakeProgram(b" M half\0", b"fatal: broken", 128 if failure == "code" else 137)
 
     environment = {"PATH": os.environ["PATH"]}
     scans = GitScan(PrivateGit(str(tmp_path / "git")), start, str(top), environment)
@@ -89,7 +89,7 @@ async def test_a_scan_that_fails_is_over_and_another_one_begins_later(tmp_path: 
 
 
 class Tree:
-    """A tree of processes that ends when a test says so."""
+    """A process tree that ends on request of the test."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -114,11 +114,13 @@ Start = Callable[..., tuple[Tree, RunningCommand, int]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts a command that is played; answers the end of its output to write to."""
+    """Start a fake command. Returns the end of its output to write to."""
     trees: list[Tree] = []
     writes: list[int] = []
 
-    def begin(said: list[str] | None = None, over: Callable[[], str] | None = None) -> tuple[Tree, RunningCommand, int]:
+    def start_fake(
+        said: list[str] | None = None, over: Callable[[], str] | None = None
+    ) -> tuple[Tree, RunningCommand, int]:
         tree = Tree()
         reads = []
         for _ in range(2):
@@ -130,7 +132,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         running = RunningCommand(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
         return tree, running, writes[-2]
 
-    yield begin
+    yield start_fake
     for tree in trees:
         tree.end(TreeEnd())
     await asyncio.sleep(0)
@@ -149,7 +151,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         ("", TreeEnd(code=0, is_lost=True, is_unproven=True), UNPROVEN),
     ],
 )
-async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | None, end: TreeEnd, remark: str) -> None:
+async def test_remark_about_end_of_command(start: Start, cleaned: str | None, end: TreeEnd, remark: str) -> None:
     tree, running, _ = start(None, None if cleaned is None else lambda: cleaned)
     tree.end(end)
     assert await running.wait() == end
@@ -157,9 +159,7 @@ async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | No
 
 
 @pytest.mark.parametrize(("size", "is_cut"), [(5, False), (6, True)])
-async def test_how_much_is_shown_while_a_command_runs(
-    start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool
-) -> None:
+async def test_live_output_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool) -> None:
     monkeypatch.setattr(command_process, "_MAX_LIVE", 5)
     said: list[str] = []
     tree, running, writing = start(said)
@@ -180,7 +180,7 @@ class Full:
     def close(self) -> None: ...
 
 
-def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_output_file_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spills = OutputFiles(tmp_path / "spills")
     file = spills.new_file("out")
     file.add("text")
@@ -201,7 +201,7 @@ def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monk
 
 
 def test_only_output_files_are_removed(tmp_path: Path) -> None:
-    """Names come from messages, which anybody may have written."""
+    """Names are read from messages, which are untrusted."""
     spills = OutputFiles(tmp_path / "spills")
     own, other = spills.for_owner("s1").new_path("out"), spills.for_owner("s2").new_path("out")
     outside = tmp_path / "outside.txt"
@@ -221,8 +221,8 @@ def job_of(run: str) -> JobInfo:
     return JobInfo("", SESSION, RunId(run), "sleep 9", "", "/", 1)
 
 
-async def test_how_long_jobs_have_to_end(start: Start) -> None:
-    """Those of a run have had its grace already; those that a person stops have their own."""
+async def test_grace_of_jobs(start: Start) -> None:
+    """Jobs of a run already had its grace; jobs stopped by a user have their own."""
 
     async def graces(end: Callable[[Jobs], Any]) -> list[float]:
         jobs = Jobs(lambda: 1)
@@ -240,7 +240,7 @@ async def test_how_long_jobs_have_to_end(start: Start) -> None:
     assert JobLimits() == JobLimits(50, 28_800_000, 2.0, 0.1)
 
 
-async def test_a_fault_is_that_of_its_run(start: Start) -> None:
+async def test_fault_is_attributed_to_its_run(start: Start) -> None:
     jobs = Jobs(lambda: 1)
     tree, running, _ = start()
     jobs.add(job_of("r1"), running)

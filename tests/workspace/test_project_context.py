@@ -1,4 +1,4 @@
-"""What a model is told of the place it works in."""
+"""Project context for the model."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def found(directory: Path, *own: Path, more: tuple[str, ...] = ()) -> list[str]:
 # Context files.
 
 
-def test_files_from_the_top_of_the_repository_down(tmp_path: Path) -> None:
+def test_context_files_from_repository_root_down(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     put(tmp_path, "AGENTS.md", "top")
     put(tmp_path, "pkg/CLAUDE.md", "middle")
@@ -44,7 +44,7 @@ def test_files_from_the_top_of_the_repository_down(tmp_path: Path) -> None:
     assert found(tmp_path / "pkg/app", own) == ["mine", "top", "middle", "rule a", "rule b"]
 
 
-def test_without_a_repository_parents_are_none_of_our_business(tmp_path: Path) -> None:
+def test_parents_are_ignored_without_repository(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "not ours")
     put(tmp_path, "here/AGENTS.md", "ours")
     assert found(tmp_path / "here") == ["ours"]
@@ -58,13 +58,13 @@ def test_a_file_with_two_names_is_included_once(tmp_path: Path) -> None:
     assert found(tmp_path) == ["rules"]
 
 
-def test_more_files_by_name(tmp_path: Path) -> None:
+def test_configured_context_files(tmp_path: Path) -> None:
     put(tmp_path, "docs/style.md", "style")
     assert found(tmp_path, more=("docs/style.md", "docs/none.md")) == ["style"]
 
 
 @pytest.mark.parametrize("name", ["AGENTS.md", ".cursor/rules", ".cursor/rules/a.md", "docs/a.md"])
-def test_links_of_a_project_do_not_lead_out_of_it(tmp_path: Path, name: str) -> None:
+def test_project_symlinks_do_not_leave_project(tmp_path: Path, name: str) -> None:
     put(tmp_path, "away/key", "secret")
     project = tmp_path / "project"
     place = project / name
@@ -73,7 +73,7 @@ def test_links_of_a_project_do_not_lead_out_of_it(tmp_path: Path, name: str) -> 
     assert found(project, more=("docs", "docs/a.md")) == []
 
 
-def test_what_a_user_names_outside_may_be_a_folder(tmp_path: Path) -> None:
+def test_user_path_outside_project_may_be_directory(tmp_path: Path) -> None:
     put(tmp_path, "key", "secret")
     put(tmp_path, "notes/a.md", "mine")
     (tmp_path / "notes" / "b.md").symlink_to(tmp_path / "key")
@@ -81,7 +81,7 @@ def test_what_a_user_names_outside_may_be_a_folder(tmp_path: Path) -> None:
     assert found(tmp_path / "project", more=("../notes", str(tmp_path / "notes"))) == ["mine"]
 
 
-def test_long_files_are_cut_and_all_together_is_bounded(tmp_path: Path) -> None:
+def test_files_are_truncated_and_total_is_bounded(tmp_path: Path) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "CRUSH.md"):
         put(tmp_path, name, name + "x" * 200_000)
     files = read_context_files(find_context_sources(tmp_path, ()))
@@ -89,7 +89,7 @@ def test_long_files_are_cut_and_all_together_is_bounded(tmp_path: Path) -> None:
     assert all(file.left_out > 60_000 for file in files)
 
 
-def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "AGENTS.md")
     (tmp_path / "CLAUDE.md").mkdir()
     (tmp_path / "GEMINI.md").symlink_to("GEMINI.md")
@@ -98,10 +98,10 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     assert found(tmp_path) == ["caf\ufffd"]
 
 
-# What a session keeps.
+# State of a session
 
 
-async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
+async def test_session_keeps_its_context(tmp_path: Path) -> None:
     days = iter(["Monday", "Tuesday"])
     git(tmp_path, "init")
     put(tmp_path, "AGENTS.md", "be kind")
@@ -146,10 +146,10 @@ async def test_settings_add_their_own(tmp_path: Path) -> None:
     assert (seen.trailer, seen.notes) == ("Assisted-by: Holdfast", ("# Skills\n\nnone",))
 
 
-# What is said.
+# Text of the prompt
 
 
-def test_the_prompt_tells_all_of_it() -> None:
+def test_prompt_contains_context() -> None:
     git = GitState("trunk", "0123456789abcdef")
     files = (ContextFile("/p/AGENTS.md", "be kind", left_out=7),)
     place = ProjectContext("/p", "Linux", "2026-11-16", git, files, ("# Skills",), "Assisted-by: Holdfast")
@@ -167,7 +167,7 @@ def test_the_prompt_tells_all_of_it() -> None:
         (GitState(), "its branch is not known"),
     ],
 )
-def test_the_branch_is_described_as_far_as_it_is_known(state: GitState, text: str) -> None:
+def test_branch_description(state: GitState, text: str) -> None:
     assert text in system_prompt(ProjectContext("/p", git=state))
 
 

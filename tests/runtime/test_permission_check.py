@@ -66,7 +66,7 @@ def test_decision_while_a_rule_cannot_be_read(files: SettingsFiles, name: str) -
     if "cannot be read" in name and "allow rule" not in name:
         verdict = check(bash(files, "make"))
         assert verdict.why.startswith("A permission rule cannot be read, so everything but reading needs consent")
-        assert verdict.saves == (), "what is saved now could be what the rule was to forbid"
+        assert verdict.saves == (), "a rule saved now could contradict the unreadable one"
 
 
 def test_changed_settings_apply_at_once(files: SettingsFiles) -> None:

@@ -1,4 +1,4 @@
-"""A guard process that the test plays: it reads what it is asked and answers as supervisors do."""
+"""A fake guard process: it reads requests and answers as supervisors do."""
 
 import json
 import os
@@ -14,24 +14,24 @@ from holdfast.workspace.process import guard as guards
 from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
 from holdfast.workspace.process.guard import Command, Guard, Tree
 
-__all__ = ["NOBODY", "Ground", "Line", "Played"]
+__all__ = ["UNUSED_PID", "FakeGuardProcess", "GuardFixture", "SupervisorConnection"]
 
-NOBODY = 4_194_303
+UNUSED_PID = 4_194_303
 """A process id that no process has."""
 
 
-class Played:
-    """A guard process, as far as the server sees one."""
+class FakeGuardProcess:
+    """A guard process as the server sees it."""
 
     def __init__(self, *arguments: object, **options: Any) -> None:  # noqa: ANN401
         (descriptor,) = options["pass_fds"]
         self.line = socket.socket(fileno=os.dup(descriptor))
         self.line.setblocking(False)
-        self.pid = NOBODY
+        self.pid = UNUSED_PID
         self.code: int | None = 0
         self.waited: list[float | None] = []
         self.was_killed = False
-        self._unread, self._read_lines = b"", list[Line]()
+        self._unread, self._read_lines = b"", list[SupervisorConnection]()
 
     def wait(self, seconds: float | None = None) -> int:
         self.waited.append(seconds)
@@ -45,8 +45,8 @@ class Played:
     def greet(self, kind: str = "tree", groups: str = "") -> None:
         self.line.sendall(json.dumps({"hello": kind, "namespaces": True, "groups": groups}).encode() + b"\n")
 
-    def asked(self) -> tuple[dict[str, Any], "Line"]:
-        """The next request, with the line of the tree it is about."""
+    def next_request(self) -> tuple[dict[str, Any], "SupervisorConnection"]:
+        """Return the next request and the connection of its process tree."""
         data, handles, _, _ = socket.recv_fds(self.line, 1 << 20, 16)
         self._unread += data
         (size,) = struct.unpack_from("!I", self._unread)
@@ -54,7 +54,7 @@ class Played:
         self._unread = self._unread[4 + size :]
         for handle in handles[1:]:
             os.close(handle)
-        self._read_lines.append(Line(handles[0] if handles else -1))
+        self._read_lines.append(SupervisorConnection(handles[0] if handles else -1))
         return request, self._read_lines[-1]
 
     def close(self) -> None:
@@ -66,17 +66,17 @@ class Played:
         self.close()
 
 
-class Line:
-    """The line of a supervisor to the server."""
+class SupervisorConnection:
+    """The connection of a supervisor to the server."""
 
     def __init__(self, handle: int) -> None:
         self.socket = socket.socket(fileno=handle) if handle >= 0 else None
 
-    def tell(self, **what: object) -> None:
+    def send(self, **what: object) -> None:
         assert self.socket is not None
         self.socket.sendall(json.dumps(what).encode() + b"\n")
 
-    def orders(self) -> list[dict[str, object]]:
+    def received_orders(self) -> list[dict[str, object]]:
         assert self.socket is not None
         return [json.loads(line) for line in self.socket.recv(4_096).splitlines()]
 
@@ -85,16 +85,16 @@ class Line:
             self.socket.close()
 
 
-class Ground:
-    """A guard whose processes are played; those that were started."""
+class GuardFixture:
+    """A guard with fake processes; keeps the started ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.started: list[Played] = []
+        self.started: list[FakeGuardProcess] = []
         self.searched: list[tuple[object, ...]] = []
         self.left: tuple[int, ...] = ()
 
-        def popen(*arguments: object, **options: object) -> Played:
-            self.started.append(Played(*arguments, **options))
+        def popen(*arguments: object, **options: object) -> FakeGuardProcess:
+            self.started.append(FakeGuardProcess(*arguments, **options))
             return self.started[-1]
 
         def search(*where: object) -> tuple[int, tuple[int, ...]]:
@@ -105,14 +105,14 @@ class Ground:
         monkeypatch.setattr(guards, "_kill_all", search)
         self.guard = Guard()
 
-    def spawn(self, **more: Any) -> tuple[Tree, dict[str, Any], Line]:  # noqa: ANN401
+    def spawn(self, **more: Any) -> tuple[Tree, dict[str, Any], SupervisorConnection]:  # noqa: ANN401
         null = os.open(os.devnull, os.O_RDWR)
         try:
             tree = self.guard.spawn(Command(("x",), "/", {"A": "1"}, **more), null, null, null)
         finally:
             os.close(null)
-        return tree, *self.started[-1].asked()
+        return tree, *self.started[-1].next_request()
 
-    def job(self, folder: Path) -> tuple[RunningCommand, Line]:
+    def job(self, folder: Path) -> tuple[RunningCommand, SupervisorConnection]:
         running = Processes(self.guard, folder).start(Launch(("x",), "/", {}))
-        return running, self.started[-1].asked()[1]
+        return running, self.started[-1].next_request()[1]
