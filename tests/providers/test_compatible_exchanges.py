@@ -39,8 +39,12 @@ INFO = ModelInfo("acme", "m", can_reason=True)
 
 
 def body_of(
-    request: ModelRequest, *, info: ModelInfo = INFO, access: ModelAccess | None = None, **fields: Any
-) -> dict[str, Any]:  # noqa: ANN401
+    request: ModelRequest,
+    *,
+    info: ModelInfo = INFO,
+    access: ModelAccess | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> dict[str, Any]:
     return dict(msgspec.json.decode(chat_body(request, info, access or ModelAccess(), Selection(**fields))))
 
 
@@ -98,7 +102,9 @@ def test_media_of_results_follow_their_own_step_once() -> None:
     request = prompt(picture("a"), picture("b"), own(TextPart(Text("next"))), picture("c"))
     messages = body_of(request)["messages"][1:]
     assert [item["role"] for item in messages] == ["tool", "tool", "user", "assistant", "tool", "user"]
-    texts = [[part["text"] for part in item["content"] if "text" in part] for item in messages if item["role"] == "user"]
+    texts = [
+        [part["text"] for part in item["content"] if "text" in part] for item in messages if item["role"] == "user"
+    ]
     assert [[name in text for text in told for name in ("call a", "call b", "call c")] for told in texts] == [
         [True, False, False, False, True, False],
         [False, False, True],
@@ -238,8 +244,16 @@ def test_responses_that_are_complete(client: Client) -> None:
         (Client(PIECE, b"data: odd\n\n"), "cut", "odd"),
         (Client(status=202), "refused", "HTTP 202"),
         (Client(status=204), "refused", "HTTP 204"),
-        (Client(b'{"error":{"mess', b'age":"in two"}}', status=400, headers=JSON), "refused", "acme: in two (HTTP 400)"),
-        (Client(b'{"error":"\\ud83d odd"}', status=400, headers=JSON), "refused", "acme: \N{REPLACEMENT CHARACTER} odd"),
+        (
+            Client(b'{"error":{"mess', b'age":"in two"}}', status=400, headers=JSON),
+            "refused",
+            "acme: in two (HTTP 400)",
+        ),
+        (
+            Client(b'{"error":"\\ud83d odd"}', status=400, headers=JSON),
+            "refused",
+            "acme: \N{REPLACEMENT CHARACTER} odd",
+        ),
         (Client(b"no", 1_000.0, status=400), "refused", "acme: no"),
         (Client(b"no", httpx2.ReadError("broken"), status=400), "refused", "acme: no"),
         (Client(1_000.0, status=400), "stalled", "nothing came for 300 seconds"),

@@ -197,6 +197,7 @@ def test_a_wait_in_words(text: str, seconds: float | None) -> None:
 
 def test_titles_tell_the_kinds_apart() -> None:
     assert status_error(PLACE, 429, {}, b"", now=0).title == "Rate limited"
+    assert status_error(PLACE, 429, {}, b'{"error":{"code":"insufficient_quota"}}', now=0).title == "Quota used up"
     errors = (
         status_error(PLACE, 503, {}, b"", now=0),
         connection_error(PLACE, ""),

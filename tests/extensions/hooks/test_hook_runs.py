@@ -218,9 +218,9 @@ class Site:
             self.configuration,
             Credentials(str(top / "c.toml"), {"HOLDFAST_KEYRING": "0"}),
             cast(Any, shell),
-            {"PATH": "/usr/bin:/bin"},
+            {"PATH": "/usr/bin:/bin", "WITHHELD": "x", "OTHER": "key-value", "CRUSH_EVENT": "of the client"},
             lambda _: None,
-            lambda: (("WITHHELD",), ()),
+            lambda: (("WITHHELD",), ("key-value",)),
         )
         self.hooks = Hooks(ground, self.place.environment)
 
@@ -323,7 +323,7 @@ def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
         given = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in wanted.items()}
         assert first.environment.items() >= given.items()
         assert first.environment["CLAUDE_PROJECT_DIR"] == str(site.place.project)
-        assert "WITHHELD" not in first.environment
+        assert not {"WITHHELD", "OTHER"} & first.environment.keys()
         other = await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
         assert other == Ruling()
         assert len(site.shell.processes) == 2
@@ -338,6 +338,48 @@ def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
             "PostToolUse": [{"command": "after", "matcher": "^bash$"}],
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "is_passed"), [("x" * 65_536, True), ("x" * 65_537, False), ("a\0b", False), (5, False)]
+)
+def test_input_that_fits_no_variable_is_only_in_the_event(tmp_path: Path, command: object, is_passed: bool) -> None:
+    async def story(site: Site) -> None:
+        await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": command}))
+        (process,) = site.shell.processes
+        assert ("HOLDFAST_TOOL_INPUT_COMMAND" in process.environment) == is_passed
+        assert json.loads(process.heard)["tool_input"] == {"command": command}
+
+    play(tmp_path, story, Shell(before=lambda process: process.end()), {"PreToolUse": [{"command": "before"}]})
+
+
+def test_names_in_the_dialect_of_a_hook(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        hooks = {name: group(f"theirs {name}") for name in ("PreToolUse", "UserPromptSubmit", "Stop")}
+        site.place.write(site.place.home / ".claude/settings.json", json.dumps({"hooks": hooks}))
+        await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
+        await site.hooks.before_prompt(run_of("s"), "x", is_first=False)
+        site.hooks.after_run(end_of("r"))
+        await elapse(1)
+        told = [json.loads(process.heard) for process in site.shell.processes]
+        assert [(facts["event"], facts["hook_event_name"], facts.get("tool_name")) for facts in told] == [
+            ("PreToolUse", "PreToolUse", "view"),
+            ("PreToolUse", "PreToolUse", "Read"),
+            ("UserPromptSubmit", "UserPromptSubmit", None),
+            ("RunEnd", "Stop", None),
+        ]
+
+    shell = Shell(ours=lambda process: process.end(), theirs=lambda process: process.end())
+    play(tmp_path, story, shell, {"PreToolUse": [{"command": "ours"}]})
+
+
+def test_a_session_that_begins_adds_its_context_without_a_hook_for_prompts(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        first = await site.hooks.before_prompt(run_of("a"), "hello", is_first=True)
+        assert first == Ruling(context="from the start")
+
+    shell = Shell(begins=lambda process: process.end(0, "from the start"))
+    play(tmp_path, story, shell, {"SessionStart": [{"command": "begins"}]})
 
 
 def test_a_session_begins_once_and_its_prompts_are_each_told(tmp_path: Path) -> None:
@@ -375,6 +417,28 @@ def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkey
 
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 1)
     play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
+
+
+def test_the_oldest_session_is_forgotten_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        for session in ("a", "b", "c", "c", "b", "a"):
+            await site.hooks.before_prompt(run_of(session), "x", is_first=False)
+        begun = [json.loads(process.heard)["session_id"] for process in site.shell.processes]
+        assert begun == ["a", "b", "c", "a"]
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 2)
+    play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
+
+
+def test_hooks_for_ends_run_concurrently_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        for run in ("one", "two", "three"):
+            site.hooks.after_run(end_of(run))
+        await elapse(1)
+        assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one", "two"]
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 2)
+    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
 def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
