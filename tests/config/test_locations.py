@@ -55,5 +55,11 @@ def test_where_a_project_is_written(place: Place) -> None:
     inner = place.project / "src"
     inner.mkdir()
     assert place.places(inner).project_file == str(place.project / "holdfast.toml")
+    place.write(inner / "crush.json", "{}")
+    assert place.places(inner).project_file == str(place.project / "holdfast.toml"), "JSON is not written"
+    place.write(place.project / "holdfast.toml", "")
+    assert place.places(inner).project_file == str(place.project / "holdfast.toml")
+    place.write(inner / "holdfast.toml", "")
+    assert place.places(inner).project_file == str(inner / "holdfast.toml")
     place.write(inner / ".holdfast.toml", "")
     assert place.places(inner).project_file == str(inner / ".holdfast.toml")
