@@ -178,3 +178,9 @@ async def test_a_question_of_a_server_ends_with_its_run_or_with_a_no() -> None:
         alone = await one.ask(session, ASK, interactive=False)
         assert (await one.end(alone)).outcome == "completed"
         assert "cancelled" in (await _result(one, session)).content
+
+
+@pytest.mark.parametrize(("count", "is_asked"), [(MAX_FIELDS, True), (MAX_FIELDS + 1, False)])
+def test_a_form_has_a_bounded_number_of_fields(count: int, is_asked: bool) -> None:
+    schema = {"properties": {f"f{number}": {"type": "string"} for number in range(count)}}
+    assert len(form_fields("s", {"requestedSchema": schema})) == (count if is_asked else 0)
