@@ -320,10 +320,10 @@ def test_a_deleted_run_makes_room_for_another() -> None:
     for number, name in enumerate("ab"):
         view.apply(StreamEvent(RunEvent(Change("created", run_of(name))), 2 * number + 1))
         view.apply(StreamEvent(end_of(name), 2 * number + 2))
-    view.apply(StreamEvent(RunEvent(Change("deleted", run_of("a"))), 5))
+    view.apply(StreamEvent(RunEvent(Change("deleted", run_of("b"))), 5))
     view.apply(StreamEvent(RunEvent(Change("created", run_of("c"))), 6))
     view.apply(StreamEvent(end_of("c"), 7))
-    assert list(view.runs) == ["b", "c"]
+    assert list(view.runs) == ["a", "c"]
 
 
 def test_every_fact_of_an_end_is_in_the_run() -> None:

@@ -294,10 +294,10 @@ async def test_leaving_a_server_that_does_not_respond(monkeypatch: pytest.Monkey
     harness.hangs = True
     following = start(harness.stay.follow(_ignore))
     await settle_down()
-    following.cancel()
     leaving = start(harness.stay.leave())
     await settle_down()
     await clock.forward(1.1)
     await leaving
     assert harness.left == ["closed"]
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "connection"]
+    following.cancel()

@@ -180,10 +180,11 @@ def test_the_origin_of_a_request(url: str, origin: Origin) -> None:
     assert pool.origins == [origin]
 
 
-def test_a_cancelled_request_closes_its_connection() -> None:
+@pytest.mark.parametrize("has_watchdog", [True, False])
+def test_a_cancelled_request_closes_its_connection(has_watchdog: bool) -> None:
     async def main() -> None:
         pool = Pool(fresh=Connection(is_stuck=True))
-        task = start(exchange(pool))
+        task = start(exchange(pool, watchdog=RequestWatchdog(10, 10) if has_watchdog else None))
         await elapse(1)
         task.cancel()
         await asyncio.wait({task})

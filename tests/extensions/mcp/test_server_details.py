@@ -23,7 +23,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.mark.parametrize(("settings", "seconds"), [({}, 10), ({"timeout": 3}, 3)])
+@pytest.mark.parametrize(("settings", "seconds"), [({}, 10), ({"timeout": 0}, 10), ({"timeout": 3}, 3)])
 def test_the_time_limit_of_a_start(tmp_path: Path, settings: Json, seconds: float) -> None:
     async def story(site: Site) -> None:
         site.methods["initialize"] = hangs
