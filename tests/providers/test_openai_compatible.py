@@ -23,7 +23,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import chat_body
@@ -158,8 +158,8 @@ def test_odd_reasons_to_finish(said: str, reason: str) -> None:
         ("content_filter", "content_filter"),
     ],
 )
-def test_the_end_of_a_response_with_a_call(said: str | None, reason: str) -> None:
-    finish = {"choices": [{"delta": {}, "finish_reason": said}]}
+def test_the_end_of_a_response_with_a_call(said: str | None, reason: StepFinish) -> None:
+    finish: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": said}]}
     assert read(call(0, "a", "ls", "{}"), finish)[-1][1] == repr(FinishedPart(reason))
 
 

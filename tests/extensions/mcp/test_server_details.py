@@ -1,7 +1,6 @@
 """Details of a server's life that only callers and clients notice: limits, order of attempts, notices, names."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -96,10 +95,8 @@ def test_a_call_to_a_server_that_requires_a_login_fails(tmp_path: Path, monkeypa
     async def story(site: Site) -> None:
         await site.stands("connected")
 
-        @asynccontextmanager
-        async def refused(*_: object) -> Any:  # noqa: ANN401
+        def refused(*_: object) -> None:
             raise LoginNeeded
-            yield
 
         monkeypatch.setattr(mcp_connection, "open_connection", refused)
         site.last.end()
