@@ -40,6 +40,8 @@ def test_public_places(host: str) -> None:
 
 def test_credentials_of_clouds_are_named() -> None:
     assert "credentials" in address_note("169.254.169.254")
+    for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"):
+        assert address_note(address) == f"this computer ({address})"
 
 
 def test_targets() -> None:
